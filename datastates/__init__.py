@@ -1,0 +1,89 @@
+"""Checkpoint storage for training: asynchronous, crash-safe, exact, and open as Zarr.
+
+    import datastates as ds
+
+    ckpt = ds.Checkpointer("runs/gpt", keep_last=3)
+    ckpt.save_async({"model": model, "optim": opt, "rng": ds.RNG(), "step": 100}, step=100)
+    ckpt.restore(into={"model": model, "optim": opt, "rng": ds.RNG(), "step": 0})
+"""
+
+from __future__ import annotations
+
+from . import zarr_dtypes as _zarr_dtypes
+from .checkpointer import Checkpointer, Statistics, StepInfo
+from .default import configure, restore, save_async
+from .errors import (
+    ClosedError,
+    CorruptError,
+    DatastatesError,
+    FormatError,
+    MismatchError,
+    NestingError,
+    NoSpaceError,
+    SaveError,
+    SaveTimeoutError,
+    StateError,
+    StepNotFoundError,
+    StorageError,
+    StorageTimeoutError,
+    UnknownClassError,
+    UnknownNameError,
+    UnsupportedValueError,
+    UntrustedError,
+    UsageError,
+)
+from .provider import ArrayLeaf, LeafRef, Loader, Memory, Provider, Saver
+from .recovery import Recovery, VerifyReport
+from .save import Save, SaveStats, SaveStatus
+from .tier import DurableTier, Entry, Record, StepReader, StepWriter, Tier
+from .values import RNG, Pickled
+
+_zarr_dtypes.register_when_imported()
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RNG",
+    "ArrayLeaf",
+    "Checkpointer",
+    "ClosedError",
+    "CorruptError",
+    "DatastatesError",
+    "DurableTier",
+    "Entry",
+    "FormatError",
+    "LeafRef",
+    "Loader",
+    "Memory",
+    "MismatchError",
+    "NestingError",
+    "NoSpaceError",
+    "Pickled",
+    "Provider",
+    "Record",
+    "Recovery",
+    "Save",
+    "SaveError",
+    "SaveStats",
+    "SaveStatus",
+    "SaveTimeoutError",
+    "Saver",
+    "StateError",
+    "Statistics",
+    "StepInfo",
+    "StepNotFoundError",
+    "StepReader",
+    "StepWriter",
+    "StorageError",
+    "StorageTimeoutError",
+    "Tier",
+    "UnknownClassError",
+    "UnknownNameError",
+    "UnsupportedValueError",
+    "UntrustedError",
+    "UsageError",
+    "VerifyReport",
+    "configure",
+    "restore",
+    "save_async",
+]

@@ -1,0 +1,410 @@
+"""The façade: what a trainer calls. It ties the other rooms together and decides nothing itself."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from types import TracebackType
+from typing import Any
+
+from .arena import Arena, ArenaStatistics
+from .catalog import Catalog
+from .checks import check_metadata, check_metrics, check_only, check_positive, check_step
+from .containers import CONTAINERS
+from .errors import ClosedError, DatastatesError, UsageError
+from .locations import open_tier
+from .memory import available_nbytes
+from .pipeline import Job, Pipeline
+from .plan import make_plan
+from .provider import Provider
+from .recovery import Recovery, RestoreOptions, VerifyReport, restore, verify
+from .registry import Providers, installed
+from .retention import Mode, Retention
+from .save import Save, SaveStats, SaveStatus
+from .tier import Record, Tier
+from .tree import flatten
+
+__all__ = ["Checkpointer", "Statistics", "StepInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """A committed step, as the catalog knows it."""
+
+    step: int
+    path: str
+    """Where it lies; `zarr.open` takes it for the tier `zarr`."""
+    nbytes: int
+    """Bytes of its values."""
+    created: str
+    """When it was committed: ISO 8601, UTC."""
+    metrics: Mapping[str, float]
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a checkpointer is doing at this moment."""
+
+    arena: ArenaStatistics
+    in_flight: tuple[SaveStatus, ...]
+    """Saves that have not ended, in order."""
+    durable: int
+    """Saves that were committed."""
+    failed: int
+    """Saves that were not."""
+
+
+class Checkpointer:
+    """Saves and restores the state of one run.
+
+    1. Make one per run: `ckpt = Checkpointer("runs/gpt", keep_last=3)`. Nothing is created yet.
+    2. `ckpt.restore(into=state)` when `ckpt.latest()` is not None.
+    3. `ckpt.save_async(state, step=n)` as often as you like; go on training.
+    4. `ckpt.close()` at the end, or use it as a context manager: waits for what is under way.
+
+    A save that fails costs that checkpoint and nothing else: it is logged at once, and raised by
+    the handle's `result()`, or by `wait()` and `close()` if nobody has looked by then.
+
+    Any method may be called from any thread. One process at a time should save to a location;
+    any number may read it meanwhile.
+    """
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str] | Tier,
+        *,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        keep_best: tuple[str, Mode, int] | None = None,
+        arena_nbytes: int | None = None,
+        stall_timeout_s: float = 600.0,
+        read_timeout_s: float = 600.0,
+        close_timeout_s: float = 1800.0,
+        providers: Sequence[Provider] = (),
+    ) -> None:
+        """Make a checkpointer; opens and creates nothing.
+
+        Args:
+            location: a directory, `memory://name`, or a tier of your own.
+            keep_last: keep the newest n steps. With no rule at all, every step is kept.
+            keep_every: keep each step that is a multiple of n.
+            keep_best: metric, "min" or "max", and how many to keep, e.g. `("loss", "min", 2)`.
+            arena_nbytes: most host memory to stage in. Default: a quarter of what is free at the
+                first save, and no more than the state needs. A smaller arena makes `save_async`
+                block until enough of the state is written.
+            stall_timeout_s: longest time `save_async` waits for room; the save fails then.
+            read_timeout_s: longest time a restore waits for the next read to end.
+            close_timeout_s: longest time `close` waits by default, also at interpreter exit.
+            providers: further ones, besides those that are installed.
+
+        Raises:
+            UsageError: an argument is wrong; the message says which.
+        """
+        self._retention = Retention(keep_last, keep_every, keep_best)
+        check_positive(
+            stall_timeout_s=stall_timeout_s,
+            read_timeout_s=read_timeout_s,
+            close_timeout_s=close_timeout_s,
+        )
+        if arena_nbytes is not None:
+            Arena(arena_nbytes)  # refuses what is too small, now rather than at the first save
+        self._tier = open_tier(location)
+        self._catalog = Catalog(self._tier, self._retention)
+        self._extra_providers = tuple(providers)
+        self._arena_nbytes = arena_nbytes
+        self._timeouts = stall_timeout_s, read_timeout_s, close_timeout_s
+        self._lock = threading.Lock()
+        self._pipeline: Pipeline | None = None
+        self._closed = False
+        self._saves: list[Save] = []
+        self._warned_space = False
+        self._recovery: Recovery | None = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self.statistics().in_flight)} saves in flight"
+        return f"<Checkpointer {self._tier!r}: {state}>"
+
+    @cached_property
+    def _providers(self) -> Providers:  # made at the first use: it imports torch
+        return Providers([*self._extra_providers, *CONTAINERS, *installed()])
+
+    # Saving.
+
+    def save_async(
+        self,
+        state: object,
+        *,
+        step: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Save:
+        """Save `state` as of now; return at once, or as soon as it is copied.
+
+        On return every byte of the state has been captured: whatever you change afterwards is not
+        in the checkpoint. Storing goes on in the background.
+
+        Args:
+            state: any tree of tensors, modules, optimizers, schedulers (whatever has
+                `state_dict`), numpy arrays and Python values.
+            step: its number; the one after the newest if not given. A step that exists is saved
+                again, and the old one stays valid until the new one is committed.
+            metrics: numbers to rank steps by.
+            metadata: whatever JSON can hold.
+
+        Returns:
+            the handle; the save may fail later, which never raises here.
+
+        Raises:
+            StateError: a value cannot be stored exactly; the error names its path.
+            UsageError: an argument is wrong.
+            ClosedError: after `close()`.
+        """
+        if self._closed:
+            raise ClosedError("this checkpointer is closed")
+        metrics, metadata = check_metrics(metrics), check_metadata(metadata)
+        number = self._next_step() if step is None else check_step(step)
+        save = Save(number)
+        flat = flatten(state, self._providers)
+        pipeline = self._open_pipeline()
+        plan = make_plan(flat.leaves, pipeline.arena.budget)
+        save._planned(plan.payload, plan.nbytes)
+
+        def record() -> Record:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            return Record(number, plan.payload, now, metrics, metadata)
+
+        self._warn_space(plan.nbytes)
+        with self._lock:
+            self._saves = [s for s in self._saves if not s.done() or s._has_unseen()]
+            self._saves.append(save)
+        pipeline.submit(Job(save, plan, flat.skeleton, [leaf for _, leaf in flat.leaves], record))
+        return save
+
+    def save(self, state: object, **options: Any) -> SaveStats:  # noqa: ANN401 - as save_async
+        """Save `state` and wait until it is durable; as `save_async(...).result()`."""
+        return self.save_async(state, **options).result()
+
+    def _next_step(self) -> int:
+        newest = self.latest()
+        pending = [save.step for save in self._saves if not save.done()]
+        return max([-1 if newest is None else newest, *pending]) + 1
+
+    def _open_pipeline(self) -> Pipeline:
+        with self._lock:
+            if self._pipeline is None:
+                catalog = self._catalog  # the pipeline must not keep the checkpointer alive
+                self._pipeline = Pipeline(
+                    self._tier,
+                    Arena(self._arena_nbytes or max(64 << 20, available_nbytes() // 4)),
+                    lambda entry: catalog.prune(spared={entry.step}),
+                    stall_timeout_s=self._timeouts[0],
+                    exit_timeout_s=self._timeouts[2],
+                )
+                weakref.finalize(self, self._pipeline.stop)
+            return self._pipeline
+
+    def _warn_space(self, nbytes: int) -> None:
+        """Say once, before the first save, that there is no room for what shall be kept."""
+        if self._warned_space:
+            return
+        self._warned_space = True
+        try:
+            free = self._tier.free_nbytes()
+        except DatastatesError:
+            return
+        states = (self._retention.keep_last or 1) + 1
+        if free is not None and free < states * nbytes:
+            warnings.warn(
+                f"{self._tier!r} has {free / 1e9:.1f} GB free; keeping {states - 1} steps and "
+                f"writing one more takes {states * nbytes / 1e9:.1f} GB",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    # Restoring.
+
+    def restore(
+        self,
+        into: Any = None,  # noqa: ANN401 - any state
+        *,
+        step: int | None = None,
+        only: Sequence[str | Sequence[Hashable]] | None = None,
+        strict: bool = True,
+        device: str | None = None,
+        trust: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever was saved
+        """Restore a state; blocks until it is there, verified.
+
+        Args:
+            into: the tree to fill. Tensors, arrays, modules, optimizers are filled in place, plain
+                values in its dicts are replaced. Without it the state is made anew; what has
+                `state_dict` comes back as the dict that it gave.
+            step: which one; without it the newest that can be read, with a warning for each newer
+                one that is damaged.
+            only: parts to restore, such as `["model"]`, `["optim/state"]` or `[("log", 0)]`;
+                nothing else is read.
+            strict: raise where `into` and the checkpoint differ. Otherwise restore what fits and
+                report the rest in `recovery`.
+            device: where to put tensors that have no target; the CPU by default.
+            trust: allow unpickling of values that were saved as `Pickled`.
+            progress: called from reading threads with the bytes of each read, and those of all.
+
+        Returns:
+            `into`, filled, or the state. It shares no memory with the checkpoint.
+
+        Raises:
+            StepNotFoundError: there is no such step, or none at all.
+            MismatchError: strict, and they differ; nothing was changed.
+            CorruptError: damaged. `into` may be partly overwritten.
+            StorageError: the storage failed, or (StorageTimeoutError) does not answer.
+        """
+        options = RestoreOptions(
+            into, check_only(only), strict, device, trust, self._timeouts[1], progress
+        )
+        number = None if step is None else check_step(step)
+        state, self._recovery = restore(
+            self._tier, self._catalog, self._providers, number, options
+        )
+        return state
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """What the last `restore` did, or None before."""
+        return self._recovery
+
+    def verify(
+        self, step: int | None = None, *, progress: Callable[[int, int], None] | None = None
+    ) -> VerifyReport:
+        """Read every byte of a step (the newest by default) and check it; blocks until done.
+
+        Raises:
+            StepNotFoundError: it is not there.
+            CorruptError: not even its manifest can be read.
+        """
+        entry = self._catalog.entry(self._existing(step))
+        return verify(self._tier, entry, timeout_s=self._timeouts[1], progress=progress)
+
+    # The catalog.
+
+    def steps(self) -> list[int]:
+        """Return the committed steps, ascending."""
+        return list(self._catalog.entries())
+
+    def latest(self) -> int | None:
+        """Return the highest committed step, or None where there is none."""
+        newest = self._tier.newest()
+        return None if newest is None else newest.step
+
+    def best(self, metric: str | None = None, mode: Mode | None = None) -> int | None:
+        """Return the best step by a metric; that of `keep_best` by default.
+
+        Values that are not finite are never best; of equal ones the later step is. With no finite
+        value at all the newest step is returned, with a warning.
+        """
+        default = self._retention.keep_best
+        if metric is None and default is None:
+            raise UsageError("best(): name a metric, or give keep_best to the Checkpointer")
+        chosen = metric if metric is not None else default[0]  # type: ignore[index]
+        return self._catalog.best(chosen, mode or (default[1] if default else "min"))
+
+    def info(self, step: int | None = None) -> StepInfo:
+        """Return what is recorded of a step (the newest by default).
+
+        Raises:
+            StepNotFoundError: it is not there.
+        """
+        entry = self._catalog.entry(self._existing(step))
+        fields = asdict(self._catalog.record(entry))
+        return StepInfo(path=self._tier.where(entry), **fields)
+
+    def delete(self, step: int) -> None:
+        """Remove a step, whatever the retention rules say.
+
+        Raises:
+            StepNotFoundError: it is not there.
+            StorageError: it could not be removed.
+        """
+        self._tier.delete(self._catalog.entry(check_step(step)))
+
+    def prune(self, *, dry_run: bool = False) -> list[int]:
+        """Apply the retention rules now, sweep what dead savers left; return the steps removed."""
+        entries = self._catalog.expired() if dry_run else self._catalog.prune()
+        return [entry.step for entry in entries]
+
+    def _existing(self, step: int | None) -> int:
+        if step is not None:
+            return check_step(step)
+        return max(self._catalog.entries(), default=0)
+
+    # State and end.
+
+    def statistics(self) -> Statistics:
+        """Return what is going on; never blocks on storage."""
+        if self._pipeline is None:
+            return Statistics(ArenaStatistics(0, 0, 0), (), 0, 0)
+        p = self._pipeline
+        return Statistics(p.arena.statistics(), tuple(p.in_flight()), p.durable, p.failed)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until every save has ended.
+
+        Raises:
+            SaveTimeoutError: one has not, after `timeout` seconds; it goes on.
+            SaveError: one failed, and nobody has been told; several are an `ExceptionGroup`.
+        """
+        if self._pipeline is not None:
+            self._pipeline.drain(timeout)
+        self._raise_unseen()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait until every save has ended, then give everything back. Closing twice is allowed.
+
+        Args:
+            timeout: seconds; `close_timeout_s` by default.
+
+        Raises:
+            as `wait`. The checkpointer is closed in any case.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._pipeline is not None:
+                self._pipeline.close(self._timeouts[2] if timeout is None else timeout)
+        finally:
+            self._tier.close()
+        self._raise_unseen()
+
+    def _raise_unseen(self) -> None:
+        with self._lock:
+            errors = [error for save in self._saves if (error := save._unseen()) is not None]
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise ExceptionGroup(f"{len(errors)} saves failed", errors)
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; an error of the body comes out as itself, with the saves' errors as notes."""
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except (DatastatesError, ExceptionGroup) as failure:
+            error.add_note(f"besides, a checkpoint was lost: {failure}")

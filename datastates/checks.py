@@ -1,0 +1,101 @@
+"""Arguments of the public calls, checked at the border: each error says what to write instead."""
+
+from __future__ import annotations
+
+import json
+import numbers
+import operator
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from .errors import UsageError
+from .names import Path
+
+__all__ = ["check_metadata", "check_metrics", "check_only", "check_positive", "check_step"]
+
+_MAX_METADATA_NBYTES = 1 << 20
+_MAX_STEP = 10**18
+
+
+def check_step(step: object) -> int:
+    """Return `step` as an int.
+
+    Raises:
+        UsageError: it is not a whole number from 0 (True and 1.0 are none either).
+    """
+    try:
+        number = -1 if isinstance(step, bool) else operator.index(step)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number <= _MAX_STEP:
+        raise UsageError(f"step must be a whole number from 0, not {step!r}")
+    return number
+
+
+def check_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
+    """Return metrics as plain floats; numpy scalars and one-element tensors are numbers too.
+
+    Raises:
+        UsageError: a name is no string, or a value no number.
+    """
+    found = {}
+    for name, value in dict(metrics or {}).items():
+        convertible = isinstance(value, numbers.Real) or hasattr(value, "item")
+        if not isinstance(name, str) or not convertible or isinstance(value, str | bytes):
+            raise UsageError(f"metrics[{name!r}] must be a number, not {type(value).__name__}")
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise UsageError(f"metrics[{name!r}] is not one number: {error}") from error
+    return found
+
+
+def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return metadata as JSON would give it back.
+
+    Raises:
+        UsageError: JSON cannot hold it exactly, or it is over 1 MiB (put it into the state then).
+    """
+    given = dict(metadata or {})
+    try:
+        text = json.dumps(given, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"metadata must be plain JSON values: {error}") from error
+    if len(text) > _MAX_METADATA_NBYTES:
+        raise UsageError(f"metadata has {len(text)} bytes; over 1 MiB belongs into the state")
+    kept: dict[str, Any] = json.loads(text)
+    if list(kept) != list(given):
+        raise UsageError("metadata must have string keys")
+    return kept
+
+
+def check_only(only: Sequence[str | Sequence[Hashable]] | None) -> tuple[Path, ...] | None:
+    """Return the parts of a state as paths: "optim/state" and ("optim", "state") are the same.
+
+    Raises:
+        UsageError: it is not a list of strings and tuples.
+    """
+    if only is None:
+        return None
+    if isinstance(only, str) or not isinstance(only, Sequence) or not only:
+        raise UsageError(f'only must be a list of parts such as ["model"], not {only!r}')
+    paths: list[Path] = []
+    for part in only:
+        if isinstance(part, str):
+            paths.append(tuple(part.split("/")))
+        elif isinstance(part, Sequence) and part:
+            paths.append(tuple(part))
+        else:
+            raise UsageError(f"only: {part!r} is neither a string nor a tuple of keys")
+    return tuple(paths)
+
+
+def check_positive(**values: float) -> None:
+    """Refuse what is not a positive number.
+
+    Raises:
+        UsageError: naming the argument.
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise UsageError(f"{name} must be a positive number, not {value!r}")

@@ -1,0 +1,284 @@
+"""The containers and long values of Python, as providers of the core itself.
+
+Everything comes back with its own type: a tuple as a tuple, a `defaultdict` with its factory, a
+dataclass without its `__init__` being run. Classes are named in the checkpoint and looked up
+among the modules already loaded; nothing is imported on a file's word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .errors import FormatError, UnknownClassError
+from .provider import Bytes, Finish, LeafRef, Loader, Provider, Saver
+from .tree import LONG_VALUES, Node, contains_leaf, unpack
+
+__all__ = ["CONTAINERS", "class_name", "find_class"]
+
+_FACTORIES: dict[str, type] = {
+    t.__name__: t for t in (list, dict, set, tuple, int, float, str, bytes, bool, complex, deque)
+}
+
+
+def class_name(kind: type, saver: Saver) -> list[str]:
+    """Return how a class is written down; refuse one that could not be found again."""
+    found = getattr(sys.modules.get(kind.__module__), kind.__qualname__.split(".")[0], None)
+    for part in kind.__qualname__.split(".")[1:]:
+        found = getattr(found, part, None)
+    if found is not kind:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        raise saver.refuse(f"its class {name} cannot be found by that name (is it local?)")
+    return [kind.__module__, kind.__qualname__]
+
+
+def find_class(named: Any, loader: Loader, accept: Callable[[type], bool]) -> type:  # noqa: ANN401 - file data
+    """Return a class by the name in a checkpoint, from the modules already loaded.
+
+    Raises:
+        UnknownClassError: it is not loaded, or is not of the kind that `accept` wants.
+    """
+    if not (isinstance(named, list) and len(named) == 2 and all(type(n) is str for n in named)):
+        raise loader.error(FormatError, "a class name is malformed")
+    found: Any = sys.modules.get(named[0])
+    for part in named[1].split("."):
+        found = vars(found).get(part) if isinstance(found, type | types.ModuleType) else None
+    if not isinstance(found, type) or not accept(found):
+        name = ".".join(named)
+        reason = f"its class {name} is not loaded here: import {named[0]} before restoring"
+        raise loader.error(UnknownClassError, reason)
+    return found
+
+
+def _finish_all(parts: Iterable[Finish]) -> list[Any]:
+    return [part() for part in parts]
+
+
+class _Container(Provider):
+    """Shared: claims exactly one type, and finishes children in order."""
+
+    priority = -10
+    kind: ClassVar[type]
+
+    def claims(self, kind: type) -> bool:
+        return kind is self.kind
+
+
+def _items(value: Iterable[Any], saver: Saver) -> list[Any]:
+    return [saver.child(item, i) for i, item in enumerate(value)]
+
+
+def _targets(target: object, kind: type, count: int) -> list[Any]:
+    if type(target) is kind and len(target) == count:  # type: ignore[arg-type]
+        return list(target)  # type: ignore[call-overload, no-any-return]
+    return [None] * count
+
+
+def _load_items(data: Any, target: object, kind: type, loader: Loader) -> list[Finish]:  # noqa: ANN401 - file data
+    if not isinstance(data, list):
+        raise loader.error(FormatError, f"a {kind.__name__} is malformed")
+    targets = _targets(target, kind, len(data))
+    return [loader.child(d, t, i) for i, (d, t) in enumerate(zip(data, targets, strict=True))]
+
+
+class _Sequence(_Container):
+    """A type that is made from an iterable of its items."""
+
+    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+        return _items(value, saver)
+
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+        parts = _load_items(data, target, self.kind, loader)
+        return lambda: self.kind(_finish_all(parts))
+
+
+def _sequence(kind: type) -> Provider:
+    return type(f"_{kind.__name__}", (_Sequence,), {"kind": kind, "name": kind.__name__})()
+
+
+class _Deque(_Sequence):
+    name = "deque"
+    kind = deque
+
+    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+        return {"items": _items(value, saver), "maxlen": value.maxlen}
+
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+        parts = _load_items(data["items"], target, deque, loader)
+        return lambda: deque(_finish_all(parts), data["maxlen"])
+
+
+class _Mapping(_Container):
+    """A dict of any keys, or a subclass that is made from its items."""
+
+    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+        return _pairs(value, saver)
+
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+        items = _load_pairs(data, target if type(target) is self.kind else None, loader)
+
+        def finish() -> Any:  # noqa: ANN401
+            found = items()
+            return found if found is target else self.kind(found)
+
+        return finish
+
+
+def _key(key: Hashable, saver: Saver) -> Any:  # noqa: ANN401
+    data = saver.child(key, key)
+    if contains_leaf(data) or (type(data) is Node and data.provider in LONG_VALUES):
+        raise saver.refuse(f"a key of type {type(key).__name__} is an array, or too long")
+    return data
+
+
+def _pairs(value: dict[Hashable, Any], saver: Saver) -> list[Any]:
+    return [[_key(key, saver), saver.child(item, key)] for key, item in value.items()]
+
+
+def _load_pairs(data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401 - file data
+    pairs = []
+    for pair in data if isinstance(data, list) else [None]:
+        if not (isinstance(pair, list) and len(pair) == 2) or contains_leaf(pair[0]):
+            raise loader.error(FormatError, "a mapping is malformed")
+        key = loader.child(pair[0], None)()
+        if not isinstance(key, Hashable):
+            raise loader.error(FormatError, "a key cannot be hashed")
+        pairs.append((key, pair[1]))
+    return loader.items(pairs, target)
+
+
+def _mapping(kind: type) -> Provider:
+    return type(f"_{kind.__name__}", (_Mapping,), {"kind": kind, "name": kind.__name__})()
+
+
+class _DefaultDict(_Mapping):
+    name = "defaultdict"
+    kind = defaultdict
+
+    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+        factory = value.default_factory
+        if factory is not None and _FACTORIES.get(getattr(factory, "__name__", "")) is not factory:
+            raise saver.refuse(f"its default_factory {factory!r} is not one of {sorted(_FACTORIES)}")
+        return {"factory": factory and factory.__name__, "items": _pairs(value, saver)}
+
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+        factory = data["factory"]
+        if factory is not None and factory not in _FACTORIES:
+            raise loader.error(FormatError, "a defaultdict has an unknown factory")
+        items = _load_pairs(data["items"], target if type(target) is defaultdict else None, loader)
+
+        def finish() -> Any:  # noqa: ANN401
+            found = items()
+            return found if found is target else defaultdict(_FACTORIES.get(factory), found)
+
+        return finish
+
+
+class _Object(Provider):
+    """A class instance that is its fields: rebuilt without running any code of its class."""
+
+    priority = -10
+
+    def fields(self, value: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Return the fields by name."""
+        return dict(vars(value))
+
+    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+        named = class_name(type(value), saver)
+        fields = {key: saver.child(item, key) for key, item in self.fields(value).items()}
+        return {"class": named, "fields": [list(pair) for pair in fields.items()]}
+
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+        kind = find_class(data["class"], loader, self.claims)
+        parts = {
+            name: loader.child(item, getattr(target, name, None), name)
+            for name, item in data["fields"]
+        }
+        return lambda: self.make(kind, {name: part() for name, part in parts.items()})
+
+    def make(self, kind: type, fields: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Return an instance with these fields."""
+        instance = object.__new__(kind)
+        for name, value in fields.items():
+            object.__setattr__(instance, name, value)
+        return instance
+
+
+class _Dataclass(_Object):
+    name = "dataclass"
+
+    def claims(self, kind: type) -> bool:
+        plain = kind.__new__ is object.__new__ and not hasattr(kind, "state_dict")
+        return plain and dataclasses.is_dataclass(kind)
+
+    def fields(self, value: Any) -> dict[str, Any]:  # noqa: ANN401
+        named = [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]
+        return {name: getattr(value, name) for name in named} | getattr(value, "__dict__", {})
+
+
+class _Namespace(_Object):
+    name = "namespace"
+
+    def claims(self, kind: type) -> bool:
+        return kind is argparse.Namespace or kind is types.SimpleNamespace
+
+
+class _NamedTuple(_Object):
+    name = "namedtuple"
+
+    def claims(self, kind: type) -> bool:
+        return kind.__bases__ == (tuple,) and isinstance(getattr(kind, "_fields", None), tuple)
+
+    def fields(self, value: Any) -> dict[str, Any]:  # noqa: ANN401
+        return dict(zip(value._fields, value, strict=True))
+
+    def make(self, kind: type, fields: dict[str, Any]) -> Any:  # noqa: ANN401
+        return tuple.__new__(kind, fields.values())
+
+
+class _LongValue(Provider):
+    """A value that is stored as an array of bytes; the tree makes these, no type is claimed."""
+
+    def __init__(self, name: str, make: Callable[[Bytes], Any]) -> None:
+        self.name = name  # type: ignore[misc]
+        self._make = make
+
+    def claims(self, kind: type) -> bool:
+        return False
+
+    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+        raise saver.refuse("long values are split by the tree itself")
+
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+        if not isinstance(data, LeafRef):
+            raise loader.error(FormatError, f"a long {self.name} is malformed")
+        dtype, shape = loader.describe(data)
+        if dtype != "uint8" or len(shape) != 1:
+            raise loader.error(FormatError, f"a long {self.name} is not an array of bytes")
+        out = loader.shared(data, lambda: np.empty(shape[0], np.uint8))
+        loader.read(data, out)
+        return lambda: self._make(out)
+
+
+CONTAINERS: tuple[Provider, ...] = (
+    _mapping(dict),
+    _mapping(OrderedDict),
+    _mapping(Counter),
+    _DefaultDict(),
+    *(_sequence(kind) for kind in (tuple, set, frozenset)),
+    _Deque(),
+    _Dataclass(),
+    _Namespace(),
+    _NamedTuple(),
+    _LongValue("bytes", lambda out: out.tobytes()),
+    _LongValue("str", lambda out: str(memoryview(out), "utf-8", "surrogatepass")),
+    _LongValue("packed", lambda out: unpack(memoryview(out))),
+)
+"""In the order in which they are asked."""

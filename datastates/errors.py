@@ -1,0 +1,151 @@
+"""Every error of the library, by what the caller does about it.
+
+    DatastatesError
+    ├── UsageError (ValueError)              fix the call
+    │   └── UnknownNameError (LookupError)   fix the name of a tier or provider
+    ├── StateError                           fix the state that was handed in
+    │   ├── UnsupportedValueError (TypeError)
+    │   └── NestingError (ValueError)
+    ├── MismatchError (ValueError)           the target and the checkpoint differ
+    ├── UntrustedError (PermissionError)     only with ``trust=True``
+    ├── UnknownClassError (LookupError)      import the class first
+    ├── StepNotFoundError (LookupError)      no such step, or none at all
+    ├── ClosedError (RuntimeError)           the checkpointer was closed
+    ├── SaveError                            this checkpoint was lost, training was not
+    │   └── SaveTimeoutError (TimeoutError)
+    └── StorageError                         the storage's fault
+        ├── StorageTimeoutError (TimeoutError)
+        ├── NoSpaceError (OSError)
+        └── CorruptError                     the bytes are not those that were saved
+            └── FormatError                  what lies there is not a checkpoint of a known format
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "ClosedError",
+    "CorruptError",
+    "DatastatesError",
+    "FormatError",
+    "MismatchError",
+    "NestingError",
+    "NoSpaceError",
+    "SaveError",
+    "SaveTimeoutError",
+    "StateError",
+    "StepNotFoundError",
+    "StorageError",
+    "StorageTimeoutError",
+    "UnknownClassError",
+    "UnknownNameError",
+    "UnsupportedValueError",
+    "UntrustedError",
+    "UsageError",
+]
+
+
+class DatastatesError(Exception):
+    """Root of all errors that this library raises on purpose."""
+
+
+class UsageError(DatastatesError, ValueError):
+    """The call itself is wrong; nothing was done."""
+
+
+class UnknownNameError(UsageError, LookupError):
+    """No tier or provider of that name is installed."""
+
+
+class StateError(DatastatesError):
+    """A value in the state cannot be saved; raised before anything is written."""
+
+    key: str
+    """Where the value sits in the state, as a readable path."""
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class UnsupportedValueError(StateError, TypeError):
+    """A value that no provider can store exactly."""
+
+
+class NestingError(StateError, ValueError):
+    """A container that contains itself, or nests too deep."""
+
+
+class MismatchError(DatastatesError, ValueError):
+    """The target of a strict restore and the checkpoint have different keys, shapes or dtypes."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        missing: Sequence[str] = (),
+        unexpected: Sequence[str] = (),
+        mismatched: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+        self.unexpected = tuple(unexpected)
+        self.mismatched = tuple(mismatched)
+
+
+class UntrustedError(DatastatesError, PermissionError):
+    """The checkpoint holds a pickle, and the reader did not say that it trusts the files."""
+
+
+class UnknownClassError(DatastatesError, LookupError):
+    """A value's class is not loaded here; the reader never imports on a checkpoint's word."""
+
+
+class StepNotFoundError(DatastatesError, LookupError):
+    """The step asked for, or any step at all, is not there."""
+
+    def __init__(self, message: str, *, step: int | None = None) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+class ClosedError(DatastatesError, RuntimeError):
+    """The checkpointer was closed before this call."""
+
+
+class SaveError(DatastatesError):
+    """One save failed: its step does not exist, earlier ones do, and training may go on."""
+
+    def __init__(self, message: str, *, step: int | None = None) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+class SaveTimeoutError(SaveError, TimeoutError):
+    """A save did not get as far as was asked for within the time given; it may still go on."""
+
+
+class StorageError(DatastatesError):
+    """The storage refused or failed; ``__cause__`` has the system's own words."""
+
+
+class StorageTimeoutError(StorageError, TimeoutError):
+    """The storage did not answer by the deadline."""
+
+
+class NoSpaceError(StorageError, OSError):
+    """There is no room for the step."""
+
+
+class CorruptError(StorageError):
+    """Stored bytes are missing, short, or fail their checksum."""
+
+    def __init__(self, message: str, *, key: str = "", step: int | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+        self.step = step
+
+
+class FormatError(CorruptError):
+    """What lies there does not follow the format, or follows one that this version cannot read."""

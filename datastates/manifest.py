@@ -1,0 +1,187 @@
+"""What an image contains: the sealed record that makes bytes a checkpoint.
+
+One rank's part of a step is an image (extents at offsets) and this manifest. An extent is one
+Zarr chunk: little-endian bytes in C order, zero-padded to full size, and their crc32c. The
+manifest is msgpack, of format version `FORMAT`; reading it checks everything that a later step
+relies on, so what is in a `Manifest` can be trusted to be consistent with itself, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import msgpack
+
+from .alias import Alias
+from .dtypes import ITEMSIZE
+from .errors import FormatError
+from .grid import Grid
+from .names import is_safe_node
+from .tree import Skeleton, pack, unpack
+
+__all__ = ["FORMAT", "MAX_MANIFEST_NBYTES", "Array", "Manifest", "decode", "encode"]
+
+FORMAT = 1
+"""Version of the format; a reader refuses a higher one by name."""
+
+MAX_MANIFEST_NBYTES = 64 << 20
+"""A longer manifest is refused, at the save and at the restore."""
+
+_MAX_SIZE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """One array of the image."""
+
+    node: str
+    """Zarr node name, relative to the step."""
+    dtype: str
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    """Shape of the chunks, each an extent (see `grid.Grid`)."""
+    offset: int = 0
+    """Where the first extent starts in the image; the others follow at `grid.stride`."""
+    inline: bytes | None = None
+    """The whole value, where it is one element: no extent then."""
+    alias: Alias | None = None
+    """The array whose bytes these are: no extent then."""
+
+    @property
+    def grid(self) -> Grid:
+        """The chunk grid."""
+        return Grid(self.shape, self.chunk, ITEMSIZE[self.dtype])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value itself."""
+        return prod(self.shape) * ITEMSIZE[self.dtype]
+
+    @property
+    def extents(self) -> int:
+        """How many extents the array has in the image."""
+        return 0 if self.inline is not None or self.alias is not None else self.grid.count
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One rank's sealed part of a step."""
+
+    arrays: tuple[Array, ...]
+    checksums: tuple[tuple[int, ...], ...]
+    """The crc32c of each extent's padded bytes, for each array."""
+    skeleton: Skeleton
+    nbytes: int
+    """Length of the image."""
+    rank: int = 0
+    world_size: int = 1
+
+    def aliases(self) -> Iterator[tuple[Array, Array]]:
+        """Yield each array that is stored under another name, with that other one."""
+        for array in self.arrays:
+            if array.alias is not None:
+                yield array, self.arrays[array.alias.base]
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return the manifest as msgpack."""
+    arrays = [
+        [
+            *(a.node, a.dtype, a.shape, a.chunk, a.offset, a.inline),
+            a.alias and [a.alias.base, a.alias.offset],
+            sums,
+        ]
+        for a, sums in zip(manifest.arrays, manifest.checksums, strict=True)
+    ]
+    packed: bytes = msgpack.packb(
+        {
+            "format": FORMAT,
+            "rank": manifest.rank,
+            "world_size": manifest.world_size,
+            "nbytes": manifest.nbytes,
+            "arrays": arrays,
+            "skeleton": pack(manifest.skeleton),
+        }
+    )
+    return packed
+
+
+def _sizes(value: Any, what: str, limit: int = _MAX_SIZE) -> tuple[int, ...]:  # noqa: ANN401 - file data
+    if not isinstance(value, list) or len(value) > 64:
+        raise FormatError(f"{what} is not a short list")
+    if not all(type(n) is int and 0 <= n < limit for n in value):
+        raise FormatError(f"{what} has a number out of range")
+    return tuple(value)
+
+
+def _array(record: Any) -> tuple[Array, tuple[int, ...]]:  # noqa: ANN401 - file data
+    if not isinstance(record, list) or len(record) != 8:
+        raise FormatError("an array record does not have eight fields")
+    node, dtype, shape, chunk, offset, inline, alias, sums = record
+    if not is_safe_node(node):
+        raise FormatError(f"{node!r:.100} is no name of ours")
+    if dtype not in ITEMSIZE:
+        raise FormatError(f"{node}: {dtype!r:.60} is no data type of this format")
+    array = Array(
+        node,
+        dtype,
+        _sizes(shape, f"{node}: the shape"),
+        _sizes(chunk, f"{node}: the chunk shape"),
+        _sizes([offset], f"{node}: the offset")[0],
+        inline,
+        Alias(*_sizes(alias, f"{node}: the alias")) if alias is not None else None,
+    )
+    _check_array(array, sums)
+    return array, tuple(sums)
+
+
+def _check_array(array: Array, sums: Any) -> None:  # noqa: ANN401 - file data
+    node = array.node
+    if array.nbytes >= _MAX_SIZE or not array.grid.is_contiguous():
+        raise FormatError(f"{node}: shape {array.shape} and chunk {array.chunk} do not fit")
+    if array.inline is not None and (
+        not isinstance(array.inline, bytes) or len(array.inline) != array.nbytes
+    ):
+        raise FormatError(f"{node}: the inline value has the wrong size")
+    if not isinstance(sums, list) or len(sums) != array.extents:
+        raise FormatError(f"{node}: has {array.extents} extents but not as many checksums")
+    if not all(type(n) is int and 0 <= n < 1 << 32 for n in sums):
+        raise FormatError(f"{node}: a checksum is out of range")
+
+
+def _check_aliases(arrays: tuple[Array, ...]) -> None:
+    for array in arrays:
+        if array.alias is None:
+            continue
+        base = arrays[array.alias.base] if array.alias.base < len(arrays) else None
+        if base is None or base.alias is not None or array.alias.offset > base.nbytes:
+            raise FormatError(f"{array.node}: is an alias of nothing")
+
+
+def decode(packed: bytes) -> Manifest:
+    """Read a manifest that may come from anyone.
+
+    Raises:
+        FormatError: it is malformed, inconsistent, or of a newer format.
+    """
+    try:
+        top = msgpack.unpackb(packed)
+        if not isinstance(top, dict) or type(top.get("format")) is not int:
+            raise FormatError("this is not a manifest")
+        if top["format"] > FORMAT:
+            raise FormatError(
+                f"written in format {top['format']}; this version reads up to {FORMAT}: upgrade"
+            )
+        pairs = [_array(record) for record in top["arrays"]]
+        arrays = tuple(array for array, _ in pairs)
+        _check_aliases(arrays)
+        rank, world_size, nbytes = _sizes([top[k] for k in ("rank", "world_size", "nbytes")], "head")
+        sums = tuple(sums for _, sums in pairs)
+        return Manifest(arrays, sums, unpack(top["skeleton"]), nbytes, rank, world_size)
+    except FormatError:
+        raise
+    except (KeyError, TypeError, ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise FormatError(f"the manifest cannot be read: {error!r:.200}") from error

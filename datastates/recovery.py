@@ -1,0 +1,234 @@
+"""Restore: which step to take, and the state out of it.
+
+The newest committed step is tried first. One that turns out damaged is reported and the one
+before is taken; one that vanished (another process's retention) is not counted as damaged. A step
+that was asked for by number is taken or refused, never replaced.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from .catalog import Catalog
+from .errors import CorruptError, MismatchError, StepNotFoundError, UsageError
+from .loader import Differences, Selection, StateLoader
+from .manifest import Manifest
+from .names import Path, readable
+from .reads import ExtentRead, extents_of, fill_inline, plan_reads, run_reads
+from .registry import Providers
+from .tier import Entry, Tier
+
+__all__ = ["Recovery", "RestoreOptions", "VerifyReport", "restore", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """What a restore is asked for; see `Checkpointer.restore`."""
+
+    into: Any = None
+    only: tuple[Path, ...] | None = None
+    strict: bool = True
+    device: str | None = None
+    trust: bool = False
+    timeout_s: float = 600.0
+    progress: Callable[[int, int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What the last restore did."""
+
+    step: int
+    tier: str
+    """Where the bytes came from."""
+    nbytes: int
+    """Bytes read."""
+    seconds: float
+    gb_per_s: float
+    """`nbytes` over `seconds`, in 10^9 bytes a second."""
+    missing: tuple[str, ...]
+    """In the target, not in the checkpoint; left as they were."""
+    unexpected: tuple[str, ...]
+    """In the checkpoint, not in the target; not read."""
+    mismatched: tuple[str, ...]
+    """In both, but not the same kind, shape or data type; left as they were."""
+    damaged: tuple[int, ...]
+    """Newer steps that were passed over because they could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What reading a whole step found."""
+
+    step: int
+    nbytes: int
+    """Bytes read and checked."""
+    arrays: int
+    damaged: tuple[str, ...]
+    """Arrays with a missing, short or wrong chunk, with the reason."""
+
+    @property
+    def ok(self) -> bool:
+        """True where every byte is as it was saved."""
+        return not self.damaged
+
+
+def restore(
+    tier: Tier,
+    catalog: Catalog,
+    providers: Providers,
+    step: int | None,
+    options: RestoreOptions,
+) -> tuple[Any, Recovery]:
+    """Restore a step, or the newest that can be read; return the state and what was done.
+
+    Raises:
+        StepNotFoundError: there is none, or not this one.
+        CorruptError: it, or every one, is damaged. A target may be partly overwritten then.
+        MismatchError: strict, and the target differs. The target is untouched.
+    """
+    if step is not None:
+        return _restore_entry(tier, catalog.entry(step), providers, options, ())
+    damaged: list[int] = []
+    last: CorruptError | None = None
+    while True:
+        newest = [s for s in catalog.entries() if s not in damaged]
+        if not newest:
+            raise last or StepNotFoundError(f"there is no checkpoint in {tier!r}")
+        entry = catalog.entries().get(newest[-1])
+        try:
+            if entry is not None:
+                return _restore_entry(tier, entry, providers, options, tuple(damaged))
+        except StepNotFoundError:
+            continue  # removed meanwhile: look again
+        except CorruptError as error:
+            last = error
+            catalog.mark_damaged(Entry(newest[-1]) if entry is None else entry)
+            damaged.append(newest[-1])
+            _warn_damaged(newest, error)
+
+
+def _warn_damaged(newest: Sequence[int], error: CorruptError) -> None:
+    then = f"falling back to step {newest[-2]}" if len(newest) > 1 else "and there is no older one"
+    warnings.warn(
+        f"step {newest[-1]} is damaged ({error}): {then}", RuntimeWarning, stacklevel=5
+    )
+
+
+def _restore_entry(
+    tier: Tier,
+    entry: Entry,
+    providers: Providers,
+    options: RestoreOptions,
+    damaged: tuple[int, ...],
+) -> tuple[Any, Recovery]:
+    started = monotonic()
+    selection = Selection(options.only)
+    with tier.open(entry) as reader:
+        manifest = reader.manifest()
+        loader = StateLoader(
+            manifest,
+            providers,
+            selection=selection,
+            trusted=options.trust,
+            device=options.device,
+        )
+        finish = loader.child(manifest.skeleton, options.into)
+        _check_selection(selection, manifest)
+        _check_differences(loader.differences, options)
+        fill_inline(manifest, loader.requests)
+        reads = plan_reads(manifest, loader.requests)
+        nbytes = sum(read.nbytes for read in reads)
+        run_reads(
+            reader,
+            manifest,
+            reads,
+            timeout_s=options.timeout_s,
+            done=_counter(options.progress, nbytes),
+        )
+    state = finish()
+    seconds = monotonic() - started
+    found = loader.differences
+    return state, Recovery(
+        entry.step,
+        tier.where(entry),
+        nbytes,
+        seconds,
+        nbytes / seconds / 1e9,
+        tuple(found.missing),
+        tuple(found.unexpected),
+        tuple(found.mismatched),
+        damaged,
+    )
+
+
+def _counter(progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:
+    if progress is None:
+        return lambda nbytes: None
+    tell = progress
+    return lambda nbytes: tell(nbytes, total)
+
+
+def _check_selection(selection: Selection, manifest: Manifest) -> None:
+    missing = selection.unmatched()
+    if missing:
+        known = sorted({array.node.partition("/")[0] for array in manifest.arrays})
+        if isinstance(manifest.skeleton, dict):
+            known = list(manifest.skeleton)
+        names = ", ".join(readable(path) for path in missing)
+        raise UsageError(f"only={names}: not in the checkpoint; its parts are: {', '.join(known)}")
+
+
+def _check_differences(found: Differences, options: RestoreOptions) -> None:
+    if found and options.strict:
+        lines = [
+            f"{what}: {', '.join(paths)}"
+            for what, paths in (
+                ("missing in the checkpoint", found.missing),
+                ("unexpected in the checkpoint", found.unexpected),
+                ("mismatched", found.mismatched),
+            )
+            if paths
+        ]
+        raise MismatchError(
+            "the target and the checkpoint differ (strict=False restores what fits)\n  "
+            + "\n  ".join(lines),
+            missing=found.missing,
+            unexpected=found.unexpected,
+            mismatched=found.mismatched,
+        )
+
+
+def verify(
+    tier: Tier,
+    entry: Entry,
+    *,
+    timeout_s: float,
+    progress: Callable[[int, int], None] | None = None,
+) -> VerifyReport:
+    """Read every byte of a step, checksums as stored included, and report what is damaged.
+
+    Raises:
+        StepNotFoundError: it is not there.
+        CorruptError: its manifest cannot be read, so nothing else can be told.
+    """
+    with tier.open(entry) as reader:
+        manifest = reader.manifest()
+        total = sum(a.nbytes for a in manifest.arrays if a.extents)
+        count = _counter(progress, total)
+        damaged, nbytes = [], 0
+        for index, array in enumerate(manifest.arrays):
+            reads = [
+                ExtentRead(extent, size, padding)
+                for extent, _, size, padding in extents_of(manifest, index)
+            ]
+            try:
+                run_reads(reader, manifest, reads, timeout_s=timeout_s, done=count)
+                nbytes += array.nbytes if reads else 0
+            except CorruptError as error:
+                damaged.append(f"{array.node}: {error}")
+    return VerifyReport(entry.step, nbytes, len(manifest.arrays), tuple(damaged))

@@ -1,0 +1,184 @@
+"""One save: its state while it is under way, and the handle that the user holds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass
+from time import monotonic
+
+from .errors import SaveError, SaveTimeoutError
+
+__all__ = ["Save", "SaveStats", "SaveStatus"]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveStats:
+    """What a save has cost so far; complete once it is done."""
+
+    step: int
+    nbytes: int
+    """Bytes of the state's values, each stored byte counted once."""
+    stalled_s: float
+    """Seconds for which `save_async` kept the caller."""
+    waited_s: float
+    """Of these, seconds spent waiting for room in the arena."""
+    durable_s: float | None
+    """Seconds from the call until the step was committed; None before."""
+    gb_per_s: float | None
+    """`nbytes` over `durable_s`, in 10^9 bytes a second; None before."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveStatus:
+    """Where a save stands at this moment."""
+
+    step: int
+    stage: str
+    """`planned`, `copying`, `writing`, `sealing`, `committing`, `durable` or `failed`."""
+    written_nbytes: int
+    """Image bytes handed to the tier."""
+    nbytes: int
+    """Image bytes in all."""
+    age_s: float
+    """Seconds since the call."""
+
+
+class Save:
+    """A save in flight or at its end, as returned by `save_async`.
+
+    Waiting never changes the outcome: a save goes on whether or not anyone waits for it. It is
+    durable when `done()` is true and `result()` returns. A failed save is logged when it fails,
+    and its error is raised by `result()`, by awaiting it, and by the checkpointer's `wait()` and
+    `close()` if nobody has seen it until then.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        """The step that is saved."""
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._stage = "planned"
+        self._started = monotonic()
+        self._ended: float | None = None
+        self._error: SaveError | None = None
+        self._seen = False
+        self._nbytes = 0
+        self._image_nbytes = 0
+        self._written = 0
+        self._stalled_s = 0.0
+        self._waited_s = 0.0
+        self._progress = self._started
+
+    def __repr__(self) -> str:
+        s = self.status
+        return f"<Save step {s.step}: {s.stage}, {s.written_nbytes} of {s.nbytes} bytes written>"
+
+    def done(self) -> bool:
+        """Tell whether the save has ended: durable, or failed. Never blocks."""
+        return self._done.is_set()
+
+    def result(self, timeout: float | None = None) -> SaveStats:
+        """Wait until the step is durable; return what it cost.
+
+        Args:
+            timeout: seconds to wait; None waits until the save ends.
+
+        Raises:
+            SaveTimeoutError: it has not ended by then; it goes on.
+            SaveError: it failed, and its step does not exist; `__cause__` says why.
+        """
+        if not self._done.wait(timeout):
+            raise SaveTimeoutError(f"{self} has not ended after {timeout:g} s", step=self.step)
+        error = self.exception()
+        if error is not None:
+            raise error
+        return self.stats
+
+    def exception(self) -> SaveError | None:
+        """Return why the save failed, or None while it has not. Never blocks."""
+        with self._lock:
+            self._seen = self._seen or self._error is not None
+            return self._error
+
+    def __await__(self) -> Generator[object, None, SaveStats]:
+        """Wait without blocking the event loop; as `result`."""
+        return asyncio.to_thread(self.result).__await__()
+
+    @property
+    def stats(self) -> SaveStats:
+        """What the save has cost so far."""
+        with self._lock:
+            ended = self._ended if self._error is None else None
+            durable = ended - self._started if ended is not None else None
+            rate = self._nbytes / durable / 1e9 if durable else None
+            return SaveStats(
+                self.step, self._nbytes, self._stalled_s, self._waited_s, durable, rate
+            )
+
+    @property
+    def status(self) -> SaveStatus:
+        """Where the save stands."""
+        with self._lock:
+            age = (self._ended or monotonic()) - self._started
+            return SaveStatus(self.step, self._stage, self._written, self._image_nbytes, age)
+
+    # What follows is for the pipeline, which alone makes and moves a save.
+
+    def _enter(self, stage: str) -> None:
+        with self._lock:
+            if self._error is None:
+                self._stage = stage
+            self._progress = monotonic()
+
+    def _planned(self, nbytes: int, image_nbytes: int) -> None:
+        with self._lock:
+            self._nbytes, self._image_nbytes = nbytes, image_nbytes
+
+    def _wrote(self, nbytes: int) -> None:
+        with self._lock:
+            self._written += nbytes
+            self._progress = monotonic()
+
+    def _returned(self, waited_s: float) -> None:
+        with self._lock:
+            self._stalled_s = monotonic() - self._started
+            self._waited_s = waited_s
+
+    def _fail(self, error: Exception) -> bool:
+        """Keep the first error; returns whether this is it."""
+        with self._lock:
+            if self._error is not None:
+                return False
+            message = f"the save of step {self.step} failed while {self._stage}: {error}"
+            kind = SaveTimeoutError if isinstance(error, TimeoutError) else SaveError
+            self._error = kind(message, step=self.step)
+            self._error.__cause__ = error
+            self._stage = "failed"
+            return True
+
+    def _failed(self) -> bool:
+        with self._lock:
+            return self._error is not None
+
+    def _end(self) -> None:
+        with self._lock:
+            self._ended = monotonic()
+        self._done.set()
+
+    def _idle_s(self) -> float:
+        with self._lock:
+            return monotonic() - self._progress
+
+    def _has_unseen(self) -> bool:
+        with self._lock:
+            return self._error is not None and not self._seen
+
+    def _unseen(self) -> SaveError | None:
+        """Return an error that nobody was given yet, and count it as given."""
+        with self._lock:
+            if self._seen:
+                return None
+            self._seen = self._error is not None
+            return self._error

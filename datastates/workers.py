@@ -1,0 +1,65 @@
+"""A fixed number of daemon threads that run tasks in order.
+
+Not `concurrent.futures`: its threads are joined at interpreter exit without a deadline, so one
+write that never returns would keep the process for ever.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+__all__ = ["Workers", "run_all"]
+
+Task = Callable[[], None]
+
+
+class Workers:
+    """Threads that run what is submitted, first come, first served. Tasks must not raise."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{i}", daemon=True)
+            for i in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
+            del task  # what it holds must not live on until the next one comes
+
+    def submit(self, task: Task) -> None:
+        """Run `task` on one of the threads; returns at once."""
+        self._tasks.put(task)
+
+    def close(self) -> None:
+        """Let the threads end after what was submitted; does not wait for them."""
+        for _ in self._threads:
+            self._tasks.put(None)
+
+
+def run_all(tasks: Sequence[Task], threads: int, name: str) -> None:
+    """Run `tasks` on a few threads and wait for all of them; the first error is raised."""
+    errors: list[Exception] = []
+    left = threading.Semaphore(0)
+
+    def run(task: Task) -> None:
+        try:
+            if not errors:
+                task()
+        except Exception as error:
+            errors.append(error)
+        left.release()
+
+    workers = Workers(min(threads, max(1, len(tasks))), name)
+    for task in tasks:
+        workers.submit(lambda t=task: run(t))  # type: ignore[misc]
+    workers.close()
+    for _ in tasks:
+        left.acquire()
+    if errors:
+        raise errors[0]

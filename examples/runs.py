@@ -1,0 +1,170 @@
+"""Start the training script, follow it, and kill it in the middle of a save.
+
+A step directory is committed exactly when it contains `zarr.json`. So a save is under way when
+there is a step directory without that file. Looking and killing are not one act, and the save
+could commit in between. Therefore the process is first frozen (SIGSTOP), then looked at again:
+if the step is still half-written, it gets its SIGKILL and never wakes up; if not, it goes on and
+the next save is tried. So what the demo shows does not depend on timing.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPT = Path(__file__).with_name("train_gpt.py")
+POLL_S = 0.0005
+REPORT_EVERY_S = 0.2
+
+Report = Callable[[int, float], None]
+"""Called now and then with the last step and its loss."""
+
+
+class TrainingError(Exception):
+    """The training script failed, or ended before it could be killed in a save."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One start of the training script."""
+
+    name: str
+    """Its losses go to `NAME.jsonl`, what it prints to `NAME.log`."""
+    checkpoints: Path
+    """Directory of the checkpoints; a job that finds some there goes on from the newest."""
+    steps: int
+    save_every: int
+    """Steps between saves."""
+    batch: int
+    """Sequences per step."""
+
+    @property
+    def losses(self) -> Path:
+        return self.checkpoints.parent / f"{self.name}.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.checkpoints.parent / f"{self.name}.log"
+
+    @property
+    def command(self) -> list[str]:
+        options = {
+            "--out": self.checkpoints,
+            "--losses": self.losses,
+            "--steps": self.steps,
+            "--save-every": self.save_every,
+            "--batch": self.batch,
+        }
+        return [
+            sys.executable,
+            str(SCRIPT),
+            *(str(word) for pair in options.items() for word in pair),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What was left by a SIGKILL in the middle of a save."""
+
+    at_step: int
+    """Last step the training finished."""
+    step_dir: Path
+    """Directory of the step whose save was cut off."""
+    files: int
+    nbytes: int
+    missed: int
+    """Saves that committed before the kill could land."""
+
+
+def run_to_end(job: Job, report: Report) -> None:
+    """Run `job` until it ends. Raises TrainingError if it fails."""
+    with _started(job) as process:
+        while process.poll() is None:
+            _report(job, report)
+            time.sleep(REPORT_EVERY_S)
+        if process.returncode != 0:
+            raise TrainingError(f"exit status {process.returncode}:\n{job.log.read_text()[-2000:]}")
+    _report(job, report)
+
+
+def run_and_kill(job: Job, first: int, report: Report) -> Kill:
+    """Run `job` and kill it in the save of step `first`, or a later one if that was too quick."""
+    missed: set[Path] = set()
+    reported_at = 0.0
+    with _started(job) as process:
+        while process.poll() is None:
+            step_dir = _half_written(job.checkpoints, first)
+            if step_dir is not None and step_dir not in missed:
+                if _killed_while_half_written(process, step_dir):
+                    return _examine(job, step_dir, len(missed))
+                missed.add(step_dir)
+            if time.monotonic() - reported_at > REPORT_EVERY_S:
+                reported_at = time.monotonic()
+                _report(job, report)
+            time.sleep(POLL_S)
+    raise TrainingError(
+        f"ended (status {process.returncode}) before a save from step {first} on could be "
+        f"interrupted; {len(missed)} were seen:\n{job.log.read_text()[-2000:]}"
+    )
+
+
+def read_losses(path: Path) -> dict[int, float]:
+    """Return the loss of each step logged so far; a line still being written is left out."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return {record["step"]: record["loss"] for record in records}
+
+
+@contextmanager
+def _started(job: Job) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start `job`; on leaving, it is dead, whatever happened."""
+    with job.log.open("wb") as log:
+        process = subprocess.Popen(job.command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield process
+        finally:
+            process.kill()  # nothing happens to a process that has ended
+            process.wait()
+
+
+def _report(job: Job, report: Report) -> None:
+    losses = read_losses(job.losses)
+    if losses:
+        step = max(losses)
+        report(step, losses[step])
+
+
+def _half_written(checkpoints: Path, first: int) -> Path | None:
+    """Return the newest step directory from `first` on, unless it is committed."""
+    newest = max(checkpoints.glob("step-*"), default=None)
+    if newest is None or int(newest.name.removeprefix("step-")) < first:
+        return None
+    return None if (newest / "zarr.json").exists() else newest
+
+
+def _killed_while_half_written(process: "subprocess.Popen[bytes]", step_dir: Path) -> bool:
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # all threads stand
+    if (step_dir / "zarr.json").exists():
+        process.send_signal(signal.SIGCONT)
+        return False
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return True
+
+
+def _examine(job: Job, step_dir: Path, missed: int) -> Kill:
+    files = [file for file in step_dir.rglob("*") if file.is_file()]
+    return Kill(
+        at_step=max(read_losses(job.losses)),
+        step_dir=step_dir,
+        files=len(files),
+        nbytes=sum(file.stat().st_size for file in files),
+        missed=missed,
+    )

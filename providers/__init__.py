@@ -1,0 +1,1 @@
+"""The providers that ship with datastates; each is found by its entry point."""

@@ -1,0 +1,225 @@
+"""The tier `zarr`: each step a Zarr v3 group on a POSIX file system, layout `tree`.
+
+    runs/gpt/
+      step-0000000100/              a step
+        zarr.json                   root group; its appearance is the commit
+        model/zarr.json             a part: group
+        model/h.0.attn.weight/      an array: zarr.json and one data file, c.0.0
+        .datastates/manifest.0/     our manifest, itself a Zarr array of bytes
+      step-0000000200.lease         someone is writing that step now
+
+A directory without `zarr.json` at its root is no Zarr group, to us or to anyone: so the atomic
+rename of that one file is the whole commit, and its removal the first act of a deletion. A step
+that is saved again gets a directory of its own (`step-0000000100.1`), since a name that is
+replaced is missing for a moment on some network file systems.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+from pathlib import Path
+
+from datastates.errors import FormatError, StepNotFoundError, StorageError, UsageError
+from datastates.plan import Plan
+from datastates.tier import DurableTier, Entry, Record, StepReader, StepWriter
+
+from . import lease
+from .posix import Files, free_nbytes, open_beneath, sync_path, translated
+from .zarr_metadata import read_record
+from .zarr_reader import ZarrReader
+from .zarr_writer import ZarrWriter
+
+log = logging.getLogger("datastates")
+
+_NAME = re.compile(r"step-([0-9]{10,19})(?:\.([1-9][0-9]*))?", re.ASCII)
+_MAX_RECORD_NBYTES = 8 << 20
+
+
+def _name(entry: Entry) -> str:
+    return f"step-{entry.step:010d}" + (f".{entry.generation}" if entry.generation else "")
+
+
+def _entry(name: str) -> Entry | None:
+    found = _NAME.fullmatch(name)
+    if not found or f"step-{int(found[1]):010d}" != f"step-{found[1]}":
+        return None
+    return Entry(int(found[1]), int(found[2] or 0))
+
+
+class ZarrTier(DurableTier):
+    """Steps as Zarr groups below a directory; see the module for the layout.
+
+    Args:
+        location: the directory; made at the first save.
+        fsync: make each step durable before it is committed. Without it a step survives the
+            process, but not a power cut.
+        direct: try to write and read past the page cache.
+    """
+
+    scheme = "zarr"
+
+    def __init__(
+        self, location: str, *, fsync: bool = True, direct: bool = True
+    ) -> None:
+        super().__init__(location)
+        self._root = Path(location).absolute()
+        if self._root.exists() and not self._root.is_dir():
+            raise UsageError(f"{location} is no directory")
+        self._fsync = fsync
+        self._files = Files(direct=direct)
+
+    def where(self, entry: Entry) -> str:
+        """Return the step's directory, which `zarr.open` takes."""
+        return str(self._root / _name(entry))
+
+    def free_nbytes(self) -> int:
+        """Return the free bytes of the file system."""
+        with translated("look at", str(self._root)):
+            return free_nbytes(self._root)
+
+    # Writing.
+
+    def begin(self, step: int, plan: Plan) -> StepWriter:
+        """See `Tier.begin`. Takes the step's lease."""
+        with translated("make a step below", str(self._root), plan.nbytes):
+            self._make_root()
+            entry, held = self._claim(step)
+        return ZarrWriter(
+            self._root / _name(entry),
+            entry,
+            held,
+            plan,
+            self._files,
+            fsync=self._fsync,
+        )
+
+    def _make_root(self) -> None:
+        missing = [p for p in (self._root, *self._root.parents) if not p.exists()]
+        self._root.mkdir(parents=True, exist_ok=True)
+        for path in missing if self._fsync else ():
+            sync_path(str(path.parent))
+
+    def _claim(self, step: int) -> tuple[Entry, lease.Lease]:
+        """Find a name for the step that is free, or whose writer is dead, and take its lease."""
+        known = [entry for entry in self.entries() if entry.step == step]
+        generation = max((entry.generation + 1 for entry in known), default=0)
+        while True:
+            entry = Entry(step, generation)
+            held = lease.take(str(self._lease(entry)))
+            if held is not None:
+                path = self._root / _name(entry)
+                if not (path / "zarr.json").exists():
+                    if path.exists():
+                        shutil.rmtree(path)
+                    path.mkdir()
+                    return entry, held
+                held.release()
+            generation += 1
+
+    def _lease(self, entry: Entry) -> Path:
+        return self._root / f"{_name(entry)}.lease"
+
+    # Reading.
+
+    def entries(self) -> list[Entry]:
+        """See `Tier.entries`."""
+        return [entry for entry in self._directories() if self._is_committed(entry)]
+
+    def newest(self) -> Entry | None:
+        """See `Tier.newest`; looks at no more steps than it has to."""
+        return next((e for e in reversed(self._directories()) if self._is_committed(e)), None)
+
+    def _directories(self) -> list[Entry]:
+        with translated("list", str(self._root)):
+            try:
+                names = os.listdir(self._root)
+            except FileNotFoundError:
+                return []
+        return sorted(entry for name in names if (entry := _entry(name)) is not None)
+
+    def _is_committed(self, entry: Entry) -> bool:
+        path = self._root / _name(entry) / "zarr.json"
+        with translated("look at", str(path)):
+            try:
+                path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return True
+
+    def info(self, entry: Entry) -> Record:
+        """See `Tier.info`."""
+        path = self._root / _name(entry)
+        with translated("read", str(path / "zarr.json")):
+            directory = self._open_directory(entry)
+            try:
+                fd = open_beneath(directory, ("zarr.json",))
+            finally:
+                os.close(directory)
+            with open(fd, "rb") as file:
+                text = file.read(_MAX_RECORD_NBYTES + 1)
+        try:
+            if len(text) > _MAX_RECORD_NBYTES:
+                raise ValueError("it is too long")
+            return read_record(entry.step, json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise FormatError(
+                f"{path}/zarr.json is no commit record: {error!r:.200}", step=entry.step
+            ) from error
+
+    def open(self, entry: Entry) -> StepReader:
+        """See `Tier.open`."""
+        with translated("open", self.where(entry)):
+            directory = self._open_directory(entry)
+        return ZarrReader(directory, entry, self._files, lambda: self._is_committed(entry))
+
+    def _open_directory(self, entry: Entry) -> int:
+        if not self._is_committed(entry):
+            raise StepNotFoundError(f"step {entry.step} is not in {self!r}", step=entry.step)
+        return os.open(self._root / _name(entry), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
+    # Removing.
+
+    def delete(self, entry: Entry) -> None:
+        """See `Tier.delete`. The commit record goes first."""
+        path = self._root / _name(entry)
+        with translated("remove", str(path)):
+            try:
+                (path / "zarr.json").unlink()
+                if self._fsync:
+                    sync_path(str(path))
+                shutil.rmtree(path)
+            except FileNotFoundError:
+                if path.exists():
+                    shutil.rmtree(path)
+
+    def sweep(self) -> list[str]:
+        """See `Tier.sweep`. What another host may still write is left alone for an hour."""
+        removed = []
+        for entry in self._directories():
+            if self._is_committed(entry):
+                continue
+            path = self._root / _name(entry)
+            try:
+                with translated("sweep", str(path)):
+                    if self._sweep(entry):
+                        removed.append(path.name)
+            except StorageError as error:
+                log.warning("%s", error)
+        return removed
+
+    def _sweep(self, entry: Entry) -> bool:
+        held = lease.take(str(self._lease(entry)))
+        if held is None:
+            return False
+        try:
+            path = self._root / _name(entry)
+            if self._is_committed(entry) or not path.exists():
+                return False
+            shutil.rmtree(path)
+            return True
+        finally:
+            held.release()

@@ -1,0 +1,87 @@
+"""One committed step, read: the manifest says where every byte is, the files only hold them.
+
+Everything is opened below the step's own directory, component by component, and no symbolic link
+is followed; so a hostile checkpoint cannot point anywhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+
+import numpy as np
+from crc32c import crc32c
+
+from datastates.errors import CorruptError, FormatError, StepNotFoundError
+from datastates.manifest import MAX_MANIFEST_NBYTES, Manifest, decode
+from datastates.plan import Extent
+from datastates.provider import Bytes
+from datastates.tier import Entry, StepReader
+
+from .posix import Files, open_beneath, translated
+from .zarr_metadata import RESERVED, chunk_key, is_sharded
+
+
+class ZarrReader(StepReader):
+    """Reads one step; owns the descriptor of its directory."""
+
+    def __init__(
+        self, directory: int, entry: Entry, files: Files, exists: Callable[[], bool]
+    ) -> None:
+        self._directory, self._entry = directory, entry
+        self._files, self._exists = files, exists
+        self._manifest: Manifest | None = None
+
+    def manifest(self) -> Manifest:
+        """See `StepReader.manifest`; read once."""
+        if self._manifest is None:
+            try:
+                self._manifest = decode(self._read_manifest())
+            except CorruptError as error:
+                error.step = self._entry.step
+                raise self._or_gone(error) from error
+        return self._manifest
+
+    def _read_manifest(self) -> bytes:
+        parts = (RESERVED, "manifest.0", "c.0")
+        with translated("read", "/".join(parts)):
+            fd = open_beneath(self._directory, parts)
+            with open(fd, "rb") as file:
+                nbytes = os.fstat(fd).st_size
+                if not 4 <= nbytes <= MAX_MANIFEST_NBYTES + 4:
+                    raise FormatError(f"a manifest of {nbytes} bytes is not believable")
+                data = file.read(nbytes)
+        if len(data) != nbytes or crc32c(data[:-4]) != struct.unpack("<I", data[-4:])[0]:
+            raise CorruptError("the manifest fails its checksum")
+        return data[:-4]
+
+    def read(self, extent: Extent, out: Bytes) -> None:
+        """See `StepReader.read`."""
+        array = self.manifest().arrays[extent.array]
+        grid = array.grid
+        offset = extent.index * grid.stride if is_sharded(grid) else 0
+        parts = (*array.node.split("/"), chunk_key(array))
+        try:
+            with translated("read", "/".join(parts)):
+                self._files.read(self._directory, parts, offset, out)
+        except CorruptError as error:
+            error.key, error.step = array.node, self._entry.step
+            raise self._or_gone(error) from error
+
+    def _or_gone(self, error: CorruptError) -> Exception:
+        """A step that was removed meanwhile is not damaged."""
+        if self._exists():
+            return error
+        return StepNotFoundError(
+            f"step {self._entry.step} was removed while it was read", step=self._entry.step
+        )
+
+    def close(self) -> None:
+        """See `StepReader.close`."""
+        os.close(self._directory)
+
+
+def manifest_file(packed: bytes) -> Bytes:
+    """Return the data file of a manifest: its bytes and their checksum, one Zarr chunk."""
+    return np.frombuffer(packed + struct.pack("<I", crc32c(packed)), np.uint8)
