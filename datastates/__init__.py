@@ -1,10 +1,10 @@
 """Checkpoint storage for training: asynchronous, crash-safe, exact, and open as Zarr.
 
-    import datastates as ds
+import datastates as ds
 
-    ckpt = ds.Checkpointer("runs/gpt", keep_last=3)
-    ckpt.save_async({"model": model, "optim": opt, "rng": ds.RNG(), "step": 100}, step=100)
-    ckpt.restore(into={"model": model, "optim": opt, "rng": ds.RNG(), "step": 0})
+ckpt = ds.Checkpointer("runs/gpt", keep_last=3)
+ckpt.save_async({"model": model, "optim": opt, "rng": ds.RNG(), "step": 100}, step=100)
+ckpt.restore(into={"model": model, "optim": opt, "rng": ds.RNG(), "step": 0})
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .errors import (
 from .provider import ArrayLeaf, LeafRef, Loader, Memory, Provider, Saver
 from .recovery import Recovery, VerifyReport
 from .save import Save, SaveStats, SaveStatus
-from .tier import DurableTier, Entry, Record, StepReader, StepWriter, Tier
+from .tier import DurableTier, Entry, Incomplete, Record, StepReader, StepWriter, Tier
 from .values import RNG, Pickled
 
-_zarr_dtypes.register_when_imported()
+_zarr_dtypes.register()
 
 __version__ = "0.1.0"
 
@@ -52,6 +52,7 @@ __all__ = [
     "DurableTier",
     "Entry",
     "FormatError",
+    "Incomplete",
     "LeafRef",
     "Loader",
     "Memory",

@@ -26,6 +26,8 @@ class Alias:
     """Index of the leaf that holds the bytes; never an alias itself."""
     offset: int
     """Bytes from the base's first byte to the view's."""
+    strided: bool = False
+    """The base is not in C order, and this is the same view of the same memory."""
 
 
 def _in_c_order(leaf: ArrayLeaf, memory: Memory) -> bool:
@@ -70,6 +72,6 @@ def _sweep(
         if not strided:
             base = (index, memory)
         elif key in exact:
-            aliases[index] = Alias(exact[key], 0)
+            aliases[index] = Alias(exact[key], 0, strided=True)
         else:
             exact[key] = index

@@ -61,6 +61,7 @@ class Arena:
         self._memory: Bytes = allocate(0)
         self._free: list[tuple[int, int]] = []
         self._used = 0
+        self._wanted = 0
 
     def __repr__(self) -> str:
         s = self.statistics()
@@ -77,23 +78,33 @@ class Arena:
             return ArenaStatistics(self._budget, len(self._memory), self._used)
 
     def reserve(self, nbytes: int) -> None:
-        """Grow towards `nbytes`, within the budget, if nothing is lent out; blocks to populate it.
+        """Grow to `nbytes`, within the budget; blocks to populate the memory.
 
-        Growing is a wish: where pieces are in use the arena stays as it is, and still serves every
-        request up to its size.
+        While pieces are lent out it stays as it is: the next one is then lent when all are back
+        and it has grown, since a small arena would hold the caller back for the whole save.
+
+        Raises:
+            OSError: there is no memory; the arena is empty then, and may be reserved again.
         """
-        wanted = min(self._budget, max(align(nbytes), MIN_ARENA_NBYTES))
         with self._changed:
-            if wanted <= len(self._memory) or self._used or self._queue:
-                return
-            self._memory = allocate(0)  # give the old block back before taking the new one
-            self._free = []
+            self._wanted = min(self._budget, max(align(nbytes), MIN_ARENA_NBYTES))
+            if not self._queue:
+                self._grow()
+
+    def _grow(self) -> bool:
+        """Take the memory that was asked for, if nothing is lent out; tell whether it is there."""
+        if self._wanted <= len(self._memory):
+            return True
+        if self._used:
+            return False
+        wanted, self._wanted = self._wanted, 0  # where there is none, the next save may need less
+        self._memory = allocate(0)  # give the old block back before taking the new one
+        self._free = []
         memory = allocate(wanted)
         populate(memory)
-        with self._changed:
-            self._memory = memory
-            self._free = [(0, wanted)]
-            self._changed.notify_all()
+        self._memory = memory
+        self._free = [(0, wanted)]
+        return True
 
     def acquire(self, nbytes: int, timeout_s: float) -> Region:
         """Return `nbytes` of the arena; blocks until there is room.
@@ -120,6 +131,8 @@ class Arena:
         return Region(start, self._memory[start : start + nbytes])
 
     def _take(self, size: int) -> int | None:
+        if not self._grow():
+            return None
         for i, (start, length) in enumerate(self._free):
             if length >= size:
                 rest = [(start + size, length - size)] if length > size else []

@@ -99,6 +99,10 @@ class Catalog:
         steps = self._retention.expired(self._candidates(sound), spared)
         return [e for e in everything if valid[e.step] != e] + [valid[step] for step in steps]
 
+    def committed(self, entry: Entry) -> None:
+        """Prune after a commit; the step itself stays, whatever its number."""
+        self.prune(spared={entry.step})
+
     def prune(self, spared: Collection[int] = ()) -> list[Entry]:
         """Remove what retention does not keep, and what dead savers left; return the steps removed.
 

@@ -187,7 +187,7 @@ class Checkpointer:
         pipeline.submit(Job(save, plan, flat.skeleton, [leaf for _, leaf in flat.leaves], record))
         return save
 
-    def save(self, state: object, **options: Any) -> SaveStats:  # noqa: ANN401 - as save_async
+    def save(self, state: object, **options: Any) -> SaveStats:
         """Save `state` and wait until it is durable; as `save_async(...).result()`."""
         return self.save_async(state, **options).result()
 
@@ -199,11 +199,11 @@ class Checkpointer:
     def _open_pipeline(self) -> Pipeline:
         with self._lock:
             if self._pipeline is None:
-                catalog = self._catalog  # the pipeline must not keep the checkpointer alive
+                catalog = self._catalog  # bound, so that the pipeline does not keep `self` alive
                 self._pipeline = Pipeline(
                     self._tier,
                     Arena(self._arena_nbytes or max(64 << 20, available_nbytes() // 4)),
-                    lambda entry: catalog.prune(spared={entry.step}),
+                    catalog.committed,
                     stall_timeout_s=self._timeouts[0],
                     exit_timeout_s=self._timeouts[2],
                 )
@@ -232,7 +232,7 @@ class Checkpointer:
 
     def restore(
         self,
-        into: Any = None,  # noqa: ANN401 - any state
+        into: Any = None,
         *,
         step: int | None = None,
         only: Sequence[str | Sequence[Hashable]] | None = None,
@@ -240,7 +240,7 @@ class Checkpointer:
         device: str | None = None,
         trust: bool = False,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever was saved
+    ) -> Any:
         """Restore a state; blocks until it is there, verified.
 
         Args:
@@ -270,9 +270,7 @@ class Checkpointer:
             into, check_only(only), strict, device, trust, self._timeouts[1], progress
         )
         number = None if step is None else check_step(step)
-        state, self._recovery = restore(
-            self._tier, self._catalog, self._providers, number, options
-        )
+        state, self._recovery = restore(self._tier, self._catalog, self._providers, number, options)
         return state
 
     @property

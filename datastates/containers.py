@@ -39,7 +39,7 @@ def class_name(kind: type, saver: Saver) -> list[str]:
     return [kind.__module__, kind.__qualname__]
 
 
-def find_class(named: Any, loader: Loader, accept: Callable[[type], bool]) -> type:  # noqa: ANN401 - file data
+def find_class(named: Any, loader: Loader, accept: Callable[[type], bool]) -> type:
     """Return a class by the name in a checkpoint, from the modules already loaded.
 
     Raises:
@@ -81,7 +81,7 @@ def _targets(target: object, kind: type, count: int) -> list[Any]:
     return [None] * count
 
 
-def _load_items(data: Any, target: object, kind: type, loader: Loader) -> list[Finish]:  # noqa: ANN401 - file data
+def _load_items(data: Any, target: object, kind: type, loader: Loader) -> list[Finish]:
     if not isinstance(data, list):
         raise loader.error(FormatError, f"a {kind.__name__} is malformed")
     targets = _targets(target, kind, len(data))
@@ -91,26 +91,29 @@ def _load_items(data: Any, target: object, kind: type, loader: Loader) -> list[F
 class _Sequence(_Container):
     """A type that is made from an iterable of its items."""
 
-    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+    def split(self, value: Any, saver: Saver) -> Any:
         return _items(value, saver)
 
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         parts = _load_items(data, target, self.kind, loader)
         return lambda: self.kind(_finish_all(parts))
 
 
 def _sequence(kind: type) -> Provider:
-    return type(f"_{kind.__name__}", (_Sequence,), {"kind": kind, "name": kind.__name__})()
+    made: Provider = type(
+        f"_{kind.__name__}", (_Sequence,), {"kind": kind, "name": kind.__name__}
+    )()
+    return made
 
 
 class _Deque(_Sequence):
     name = "deque"
     kind = deque
 
-    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+    def split(self, value: Any, saver: Saver) -> Any:
         return {"items": _items(value, saver), "maxlen": value.maxlen}
 
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         parts = _load_items(data["items"], target, deque, loader)
         return lambda: deque(_finish_all(parts), data["maxlen"])
 
@@ -118,20 +121,20 @@ class _Deque(_Sequence):
 class _Mapping(_Container):
     """A dict of any keys, or a subclass that is made from its items."""
 
-    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+    def split(self, value: Any, saver: Saver) -> Any:
         return _pairs(value, saver)
 
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         items = _load_pairs(data, target if type(target) is self.kind else None, loader)
 
-        def finish() -> Any:  # noqa: ANN401
+        def finish() -> Any:
             found = items()
             return found if found is target else self.kind(found)
 
         return finish
 
 
-def _key(key: Hashable, saver: Saver) -> Any:  # noqa: ANN401
+def _key(key: Hashable, saver: Saver) -> Any:
     data = saver.child(key, key)
     if contains_leaf(data) or (type(data) is Node and data.provider in LONG_VALUES):
         raise saver.refuse(f"a key of type {type(key).__name__} is an array, or too long")
@@ -142,7 +145,7 @@ def _pairs(value: dict[Hashable, Any], saver: Saver) -> list[Any]:
     return [[_key(key, saver), saver.child(item, key)] for key, item in value.items()]
 
 
-def _load_pairs(data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401 - file data
+def _load_pairs(data: Any, target: Any, loader: Loader) -> Finish:
     pairs = []
     for pair in data if isinstance(data, list) else [None]:
         if not (isinstance(pair, list) and len(pair) == 2) or contains_leaf(pair[0]):
@@ -155,26 +158,29 @@ def _load_pairs(data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN4
 
 
 def _mapping(kind: type) -> Provider:
-    return type(f"_{kind.__name__}", (_Mapping,), {"kind": kind, "name": kind.__name__})()
+    made: Provider = type(f"_{kind.__name__}", (_Mapping,), {"kind": kind, "name": kind.__name__})()
+    return made
 
 
 class _DefaultDict(_Mapping):
     name = "defaultdict"
     kind = defaultdict
 
-    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+    def split(self, value: Any, saver: Saver) -> Any:
         factory = value.default_factory
         if factory is not None and _FACTORIES.get(getattr(factory, "__name__", "")) is not factory:
-            raise saver.refuse(f"its default_factory {factory!r} is not one of {sorted(_FACTORIES)}")
+            raise saver.refuse(
+                f"its default_factory {factory!r} is not one of {sorted(_FACTORIES)}"
+            )
         return {"factory": factory and factory.__name__, "items": _pairs(value, saver)}
 
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         factory = data["factory"]
         if factory is not None and factory not in _FACTORIES:
             raise loader.error(FormatError, "a defaultdict has an unknown factory")
         items = _load_pairs(data["items"], target if type(target) is defaultdict else None, loader)
 
-        def finish() -> Any:  # noqa: ANN401
+        def finish() -> Any:
             found = items()
             return found if found is target else defaultdict(_FACTORIES.get(factory), found)
 
@@ -186,16 +192,16 @@ class _Object(Provider):
 
     priority = -10
 
-    def fields(self, value: Any) -> dict[str, Any]:  # noqa: ANN401
+    def fields(self, value: Any) -> dict[str, Any]:
         """Return the fields by name."""
         return dict(vars(value))
 
-    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+    def split(self, value: Any, saver: Saver) -> Any:
         named = class_name(type(value), saver)
         fields = {key: saver.child(item, key) for key, item in self.fields(value).items()}
         return {"class": named, "fields": [list(pair) for pair in fields.items()]}
 
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         kind = find_class(data["class"], loader, self.claims)
         parts = {
             name: loader.child(item, getattr(target, name, None), name)
@@ -203,9 +209,9 @@ class _Object(Provider):
         }
         return lambda: self.make(kind, {name: part() for name, part in parts.items()})
 
-    def make(self, kind: type, fields: dict[str, Any]) -> Any:  # noqa: ANN401
+    def make(self, kind: type, fields: dict[str, Any]) -> Any:
         """Return an instance with these fields."""
-        instance = object.__new__(kind)
+        instance: Any = object.__new__(kind)
         for name, value in fields.items():
             object.__setattr__(instance, name, value)
         return instance
@@ -215,10 +221,11 @@ class _Dataclass(_Object):
     name = "dataclass"
 
     def claims(self, kind: type) -> bool:
-        plain = kind.__new__ is object.__new__ and not hasattr(kind, "state_dict")
-        return plain and dataclasses.is_dataclass(kind)
+        own_new = any("__new__" in vars(base) for base in kind.__mro__[:-1])
+        stateful = hasattr(kind, "state_dict")
+        return dataclasses.is_dataclass(kind) and not own_new and not stateful
 
-    def fields(self, value: Any) -> dict[str, Any]:  # noqa: ANN401
+    def fields(self, value: Any) -> dict[str, Any]:
         named = [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]
         return {name: getattr(value, name) for name in named} | getattr(value, "__dict__", {})
 
@@ -236,10 +243,10 @@ class _NamedTuple(_Object):
     def claims(self, kind: type) -> bool:
         return kind.__bases__ == (tuple,) and isinstance(getattr(kind, "_fields", None), tuple)
 
-    def fields(self, value: Any) -> dict[str, Any]:  # noqa: ANN401
+    def fields(self, value: Any) -> dict[str, Any]:
         return dict(zip(value._fields, value, strict=True))
 
-    def make(self, kind: type, fields: dict[str, Any]) -> Any:  # noqa: ANN401
+    def make(self, kind: type, fields: dict[str, Any]) -> Any:
         return tuple.__new__(kind, fields.values())
 
 
@@ -253,10 +260,10 @@ class _LongValue(Provider):
     def claims(self, kind: type) -> bool:
         return False
 
-    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+    def split(self, value: Any, saver: Saver) -> Any:
         raise saver.refuse("long values are split by the tree itself")
 
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         if not isinstance(data, LeafRef):
             raise loader.error(FormatError, f"a long {self.name} is malformed")
         dtype, shape = loader.describe(data)
@@ -278,7 +285,7 @@ CONTAINERS: tuple[Provider, ...] = (
     _Namespace(),
     _NamedTuple(),
     _LongValue("bytes", lambda out: out.tobytes()),
-    _LongValue("str", lambda out: str(memoryview(out), "utf-8", "surrogatepass")),
-    _LongValue("packed", lambda out: unpack(memoryview(out))),
+    _LongValue("str", lambda out: str(out.data, "utf-8", "surrogatepass")),
+    _LongValue("packed", lambda out: unpack(out.data)),
 )
 """In the order in which they are asked."""

@@ -15,7 +15,7 @@ __all__ = ["configure", "restore", "save_async"]
 _default: list[Checkpointer] = []
 
 
-def configure(location: str | os.PathLike[str] | Tier, **options: Any) -> Checkpointer:  # noqa: ANN401 - as Checkpointer
+def configure(location: str | os.PathLike[str] | Tier, **options: Any) -> Checkpointer:
     """Make the default checkpointer; an earlier one is closed first. Arguments as `Checkpointer`.
 
     Raises:
@@ -35,11 +35,11 @@ def _get() -> Checkpointer:
     return _default[0]
 
 
-def save_async(state: object, **options: Any) -> Save:  # noqa: ANN401 - as Checkpointer.save_async
+def save_async(state: object, **options: Any) -> Save:
     """`Checkpointer.save_async` of the default checkpointer."""
     return _get().save_async(state, **options)
 
 
-def restore(into: Any = None, **options: Any) -> Any:  # noqa: ANN401 - as Checkpointer.restore
+def restore(into: Any = None, **options: Any) -> Any:
     """`Checkpointer.restore` of the default checkpointer."""
     return _get().restore(into, **options)

@@ -1,23 +1,23 @@
 """Every error of the library, by what the caller does about it.
 
-    DatastatesError
-    ├── UsageError (ValueError)              fix the call
-    │   └── UnknownNameError (LookupError)   fix the name of a tier or provider
-    ├── StateError                           fix the state that was handed in
-    │   ├── UnsupportedValueError (TypeError)
-    │   └── NestingError (ValueError)
-    ├── MismatchError (ValueError)           the target and the checkpoint differ
-    ├── UntrustedError (PermissionError)     only with ``trust=True``
-    ├── UnknownClassError (LookupError)      import the class first
-    ├── StepNotFoundError (LookupError)      no such step, or none at all
-    ├── ClosedError (RuntimeError)           the checkpointer was closed
-    ├── SaveError                            this checkpoint was lost, training was not
-    │   └── SaveTimeoutError (TimeoutError)
-    └── StorageError                         the storage's fault
-        ├── StorageTimeoutError (TimeoutError)
-        ├── NoSpaceError (OSError)
-        └── CorruptError                     the bytes are not those that were saved
-            └── FormatError                  what lies there is not a checkpoint of a known format
+DatastatesError
+├── UsageError (ValueError)              fix the call
+│   └── UnknownNameError (LookupError)   fix the name of a tier or provider
+├── StateError                           fix the state that was handed in
+│   ├── UnsupportedValueError (TypeError)
+│   └── NestingError (ValueError)
+├── MismatchError (ValueError)           the target and the checkpoint differ
+├── UntrustedError (PermissionError)     only with ``trust=True``
+├── UnknownClassError (LookupError)      import the class first
+├── StepNotFoundError (LookupError)      no such step, or none at all
+├── ClosedError (RuntimeError)           the checkpointer was closed
+├── SaveError                            this checkpoint was lost, training was not
+│   └── SaveTimeoutError (TimeoutError)
+└── StorageError                         the storage's fault
+    ├── StorageTimeoutError (TimeoutError)
+    ├── NoSpaceError (OSError)
+    └── CorruptError                     the bytes are not those that were saved
+        └── FormatError                  what lies there is not a checkpoint of a known format
 """
 
 from __future__ import annotations

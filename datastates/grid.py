@@ -74,7 +74,7 @@ class Grid:
 
     @property
     def split(self) -> int:
-        """The dimension whose rows are shared out: all later ones are whole, earlier ones single."""
+        """The dimension whose rows are shared out: later ones are whole, earlier ones single."""
         whole = tuple(max(1, n) for n in self.shape)
         return next(d for d in range(len(whole)) if self.chunk[d + 1 :] == whole[d + 1 :])
 

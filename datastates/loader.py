@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from .alias import Alias
 from .errors import FormatError, UnknownNameError
 from .manifest import Manifest
 from .memory import address
@@ -103,19 +104,23 @@ class StateLoader:
     # What providers use (see `provider.Loader`).
 
     def describe(self, ref: LeafRef) -> tuple[str, tuple[int, ...]]:
+        """See `Loader.describe`."""
         array = self._array(ref)
         return array.dtype, array.shape
 
-    def alias(self, ref: LeafRef) -> tuple[LeafRef, int] | None:
-        found = self._array(ref).alias
-        return (LeafRef(found.base), found.offset) if found else None
+    def alias(self, ref: LeafRef) -> Alias | None:
+        """See `Loader.alias`."""
+        found: Alias | None = self._array(ref).alias
+        return found
 
-    def shared(self, ref: LeafRef, make: Callable[[], Any]) -> Any:  # noqa: ANN401
+    def shared(self, ref: LeafRef, make: Callable[[], Any]) -> Any:
+        """See `Loader.shared`."""
         if ref.index not in self._shared:
             self._shared[ref.index] = make()
         return self._shared[ref.index]
 
     def read(self, ref: LeafRef, out: Bytes | Sink) -> None:
+        """See `Loader.read`."""
         array = self._array(ref)
         nbytes = out.nbytes
         if nbytes != array.nbytes:
@@ -132,14 +137,17 @@ class StateLoader:
 
     @property
     def adopting(self) -> bool:
+        """See `Loader.adopting`."""
         return self._adopt
 
     def mismatch(self, reason: str) -> None:
+        """See `Loader.mismatch`."""
         if self._adopt:
             return
         self.differences.mismatched.append(f"{readable(self._path)} ({reason})")
 
     def error(self, kind: type[Exception], reason: str) -> Exception:
+        """See `Loader.error`."""
         key = readable(self._path)
         error = kind(f"cannot restore {key}: {reason}")
         if isinstance(error, FormatError):
@@ -149,10 +157,11 @@ class StateLoader:
     def child(
         self,
         data: Skeleton,
-        target: Any,  # noqa: ANN401
+        target: Any,
         *keys: Hashable,
         adopt: bool = False,
     ) -> Finish:
+        """See `Loader.child`."""
         outside = self._path, self._adopt
         self._path, self._adopt = self._path + keys, self._adopt or adopt
         try:
@@ -162,12 +171,12 @@ class StateLoader:
 
     # The walk.
 
-    def _array(self, ref: LeafRef) -> Any:  # noqa: ANN401
+    def _array(self, ref: LeafRef) -> Any:
         if not isinstance(ref, LeafRef) or ref.index >= len(self._manifest.arrays):
             raise self.error(FormatError, "refers to an array that is not there")
         return self._manifest.arrays[ref.index]
 
-    def _value(self, data: Skeleton, target: Any) -> Finish:  # noqa: ANN401
+    def _value(self, data: Skeleton, target: Any) -> Finish:
         if type(data) is Node:
             return self._node(data, target)
         if type(data) is dict:
@@ -181,7 +190,7 @@ class StateLoader:
             return lambda: target
         return lambda: data
 
-    def _node(self, node: Node, target: Any) -> Finish:  # noqa: ANN401
+    def _node(self, node: Node, target: Any) -> Finish:
         try:
             provider = self._providers.named(node.provider)
         except UnknownNameError as error:
@@ -202,7 +211,7 @@ class StateLoader:
         values = target.values() if isinstance(target, dict) else target
         return isinstance(values, list | type({}.values())) and any(map(self._in_place, values))
 
-    def _list(self, data: list[Any], target: Any) -> Finish:  # noqa: ANN401
+    def _list(self, data: list[Any], target: Any) -> Finish:
         targets: list[Any] = [None] * len(data)
         if type(target) is list and self._structural(data, target):
             if len(target) == len(data):
@@ -213,13 +222,14 @@ class StateLoader:
         parts = [self.child(d, t, i) for i, (d, t) in enumerate(zip(data, targets, strict=True))]
         return lambda: [part() for part in parts]
 
-    def _dict(self, data: dict[str, Any], target: Any) -> Finish:  # noqa: ANN401
+    def _dict(self, data: dict[str, Any], target: Any) -> Finish:
         if self._in_place(target) and not self._adopt:
             self.mismatch(f"{type(target).__name__} here, dict stored")
             return lambda: target
         return self.items(list(data.items()), target)
 
-    def items(self, pairs: Sequence[tuple[Hashable, Skeleton]], target: Any) -> Finish:  # noqa: ANN401
+    def items(self, pairs: Sequence[tuple[Hashable, Skeleton]], target: Any) -> Finish:
+        """See `Loader.items`."""
         structural = isinstance(target, dict) and self._structural([d for _, d in pairs], target)
         into = target if structural else None
         if into is not None and not self._adopt:

@@ -91,7 +91,7 @@ def encode(manifest: Manifest) -> bytes:
     arrays = [
         [
             *(a.node, a.dtype, a.shape, a.chunk, a.offset, a.inline),
-            a.alias and [a.alias.base, a.alias.offset],
+            a.alias and [a.alias.base, a.alias.offset, int(a.alias.strided)],
             sums,
         ]
         for a, sums in zip(manifest.arrays, manifest.checksums, strict=True)
@@ -109,7 +109,7 @@ def encode(manifest: Manifest) -> bytes:
     return packed
 
 
-def _sizes(value: Any, what: str, limit: int = _MAX_SIZE) -> tuple[int, ...]:  # noqa: ANN401 - file data
+def _sizes(value: Any, what: str, limit: int = _MAX_SIZE) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > 64:
         raise FormatError(f"{what} is not a short list")
     if not all(type(n) is int and 0 <= n < limit for n in value):
@@ -117,7 +117,12 @@ def _sizes(value: Any, what: str, limit: int = _MAX_SIZE) -> tuple[int, ...]:  #
     return tuple(value)
 
 
-def _array(record: Any) -> tuple[Array, tuple[int, ...]]:  # noqa: ANN401 - file data
+def _alias(value: Any, node: str) -> Alias:
+    base, offset, strided = _sizes(value, f"{node}: the alias")
+    return Alias(base, offset, bool(strided))
+
+
+def _array(record: Any) -> tuple[Array, tuple[int, ...]]:
     if not isinstance(record, list) or len(record) != 8:
         raise FormatError("an array record does not have eight fields")
     node, dtype, shape, chunk, offset, inline, alias, sums = record
@@ -132,13 +137,13 @@ def _array(record: Any) -> tuple[Array, tuple[int, ...]]:  # noqa: ANN401 - file
         _sizes(chunk, f"{node}: the chunk shape"),
         _sizes([offset], f"{node}: the offset")[0],
         inline,
-        Alias(*_sizes(alias, f"{node}: the alias")) if alias is not None else None,
+        _alias(alias, node) if alias is not None else None,
     )
     _check_array(array, sums)
     return array, tuple(sums)
 
 
-def _check_array(array: Array, sums: Any) -> None:  # noqa: ANN401 - file data
+def _check_array(array: Array, sums: Any) -> None:
     node = array.node
     if array.nbytes >= _MAX_SIZE or not array.grid.is_contiguous():
         raise FormatError(f"{node}: shape {array.shape} and chunk {array.chunk} do not fit")
@@ -178,7 +183,9 @@ def decode(packed: bytes) -> Manifest:
         pairs = [_array(record) for record in top["arrays"]]
         arrays = tuple(array for array, _ in pairs)
         _check_aliases(arrays)
-        rank, world_size, nbytes = _sizes([top[k] for k in ("rank", "world_size", "nbytes")], "head")
+        rank, world_size, nbytes = _sizes(
+            [top[k] for k in ("rank", "world_size", "nbytes")], "head"
+        )
         sums = tuple(sums for _, sums in pairs)
         return Manifest(arrays, sums, unpack(top["skeleton"]), nbytes, rank, world_size)
     except FormatError:

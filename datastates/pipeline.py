@@ -258,7 +258,9 @@ class Pipeline:
 
     def _fail(self, save: Save, error: Exception) -> None:
         if save._fail(error):
-            log.error("%s", save._error, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
+            log.error(
+                "%s", save._error, exc_info=error if log.isEnabledFor(logging.DEBUG) else None
+            )
 
     # Waiting, watching, closing.
 

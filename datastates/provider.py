@@ -22,10 +22,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from .alias import Alias
 
 __all__ = [
     "ArrayLeaf",
@@ -113,7 +116,7 @@ class Saver(Protocol):
     def array(self, leaf: ArrayLeaf, *keys: Hashable) -> LeafRef:
         """Hand over an array, to be stored under the object's own path and `keys`."""
 
-    def child(self, value: Any, *keys: Hashable) -> Any:  # noqa: ANN401 - any value of a state
+    def child(self, value: Any, *keys: Hashable) -> Any:
         """Take another value apart, under the object's own path and `keys`; return plain data."""
 
     def refuse(self, reason: str) -> Exception:
@@ -146,19 +149,19 @@ class Loader(Protocol):
         pieces through a small buffer.
         """
 
-    def alias(self, ref: LeafRef) -> tuple[LeafRef, int] | None:
-        """Return the array whose memory this one shared, and the byte offset in it, if any."""
+    def alias(self, ref: LeafRef) -> Alias | None:
+        """Return whose memory this array shared, and where in it, if any."""
 
-    def shared(self, ref: LeafRef, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - the provider's own type
+    def shared(self, ref: LeafRef, make: Callable[[], Any]) -> Any:
         """Return what `make` returned for this array the first time in this restore."""
 
-    def child(self, data: Any, target: Any, *keys: Hashable, adopt: bool = False) -> Finish:  # noqa: ANN401 - any value of a state
+    def child(self, data: Any, target: Any, *keys: Hashable, adopt: bool = False) -> Finish:
         """Put a child together, with `target` as its memory where they match.
 
         With `adopt` the stored structure wins and differences are no mismatch.
         """
 
-    def items(self, pairs: Sequence[tuple[Hashable, Any]], target: Any) -> Finish:  # noqa: ANN401 - any value of a state
+    def items(self, pairs: Sequence[tuple[Hashable, Any]], target: Any) -> Finish:
         """Put the values of a mapping together; its finish returns a dict.
 
         A target that is a dict, and holds arrays or stateful objects, is compared key by key,
@@ -194,7 +197,7 @@ class Provider(ABC):
         """Tell whether objects of exactly this type are taken apart here. Must not import it."""
 
     @abstractmethod
-    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401 - the provider's own type
+    def split(self, value: Any, saver: Saver) -> Any:
         """Return plain data that `join` rebuilds `value` from; see the module's steps.
 
         Raises:
@@ -202,7 +205,7 @@ class Provider(ABC):
         """
 
     @abstractmethod
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401 - the provider's own type
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         """Prepare the object that `data` describes, in place in `target` where it fits.
 
         Args:

@@ -2,9 +2,10 @@
 
 An extent that is wanted whole is read straight into the target's memory. One of which only a part
 is wanted (a view of a larger array), or which goes to a sink (strided or device memory), passes
-through a scratch arena of 64 MiB, which is all that a restore takes beside its target. Every extent is checked
-against the manifest's checksum before anything is handed out. A short or wrong read is made again
-(a network file system under load gives those) before the extent is called corrupt.
+through a scratch arena of 64 MiB, which is all that a restore takes beside its target. Every
+extent is checked against the manifest's checksum before anything is handed out. A short or wrong
+read is made again (a network file system under load gives those) before the extent is called
+corrupt.
 """
 
 from __future__ import annotations
@@ -22,13 +23,22 @@ from .errors import CorruptError, DatastatesError, StorageError, StorageTimeoutE
 from .grid import align
 from .loader import ReadRequest
 from .manifest import Manifest
+from .memory import allocate
 from .plan import Extent
 from .provider import Bytes, Sink
 from .snapshot import checksum_padding
 from .tier import StepReader
 from .workers import Workers
 
-__all__ = ["READERS", "ExtentRead", "extents_of", "fill_inline", "plan_reads", "run_reads"]
+__all__ = [
+    "READERS",
+    "ExtentRead",
+    "extents_of",
+    "fill_inline",
+    "iterate",
+    "plan_reads",
+    "run_reads",
+]
 
 READERS = 8
 """Reads outstanding at a time."""
@@ -149,7 +159,7 @@ def read_extent(reader: StepReader, manifest: Manifest, read: ExtentRead, out: B
 def _checksum(data: Bytes) -> int:
     checksum = 0
     for start in range(0, len(data), _BLOCK_NBYTES):
-        checksum = crc32c(data[start : start + _BLOCK_NBYTES], checksum)
+        checksum = crc32c(data[start : start + _BLOCK_NBYTES].data, checksum)
     return checksum
 
 
@@ -254,3 +264,30 @@ def run_reads(
         progress.wait(timeout_s)
     finally:
         workers.close()
+
+
+def iterate(
+    reader: StepReader, manifest: Manifest, index: int, *, timeout_s: float
+) -> Iterator[Bytes]:
+    """Yield the bytes of an array in C order, verified, in runs of whole elements.
+
+    All runs lie in one buffer of at most 64 MiB (or one extent, where that is larger), so each is
+    valid until the next is asked for. An alias has no bytes of its own: ask for its base's.
+
+    Raises:
+        CorruptError, StorageTimeoutError: as `run_reads`; what came before is right.
+    """
+    array = manifest.arrays[index]
+    if array.inline is not None:
+        yield np.frombuffer(array.inline, np.uint8)
+    extents = extents_of(manifest, index)
+    size = max(1, array.grid.chunk_nbytes)
+    step = max(1, SCRATCH_NBYTES // size)
+    memory = allocate(min(len(extents), step) * size)
+    for first in range(0, len(extents), step):
+        reads, stop = [], 0
+        for extent, _, nbytes, padding in extents[first : first + step]:
+            start, stop = stop, stop + nbytes
+            reads.append(ExtentRead(extent, nbytes, padding, memory[start:stop]))
+        run_reads(reader, manifest, reads, timeout_s=timeout_s)
+        yield memory[:stop]

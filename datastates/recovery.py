@@ -114,9 +114,7 @@ def restore(
 
 def _warn_damaged(newest: Sequence[int], error: CorruptError) -> None:
     then = f"falling back to step {newest[-2]}" if len(newest) > 1 else "and there is no older one"
-    warnings.warn(
-        f"step {newest[-1]} is damaged ({error}): {then}", RuntimeWarning, stacklevel=5
-    )
+    warnings.warn(f"step {newest[-1]} is damaged ({error}): {then}", RuntimeWarning, stacklevel=5)
 
 
 def _restore_entry(

@@ -28,7 +28,7 @@ def names(group: str) -> list[str]:
     return sorted(_points(group))
 
 
-def load(group: str, name: str) -> Any:  # noqa: ANN401 - a class, of the group's kind
+def load(group: str, name: str) -> Any:
     """Import and return what is registered as `name`.
 
     Raises:
@@ -38,7 +38,9 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - a class, of the group'
     points = _points(group)
     if name not in points:
         known = ", ".join(sorted(points)) or "none: is datastates installed?"
-        raise UnknownNameError(f"no {group.rpartition('.')[2]} entry called {name!r}; known: {known}")
+        raise UnknownNameError(
+            f"no {group.rpartition('.')[2]} entry called {name!r}; known: {known}"
+        )
     try:
         return points[name].load()
     except ImportError as error:

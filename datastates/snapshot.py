@@ -37,7 +37,7 @@ def fill_extent(leaf: ArrayLeaf, grid: Grid, index: int, out: Bytes) -> int:
     for start in range(0, piece.nbytes, _BLOCK_NBYTES):
         block = out[start : min(start + _BLOCK_NBYTES, piece.nbytes)]
         leaf.source.read(piece.start + start, block)
-        checksum = crc32c(block, checksum)
+        checksum = crc32c(block.data, checksum)
     if piece.padding:
         out[piece.nbytes : -CHECKSUM_NBYTES] = 0
         checksum = checksum_padding(checksum, piece.padding)
@@ -70,6 +70,4 @@ class Image:
 
     def checksums(self, counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         """Return the checksums of each array's `counts` extents, once all are filled."""
-        return tuple(
-            tuple(sums) if n else () for n, sums in zip(counts, self._sums, strict=True)
-        )
+        return tuple(tuple(sums) if n else () for n, sums in zip(counts, self._sums, strict=True))

@@ -26,7 +26,7 @@ from .manifest import Manifest
 from .plan import Extent, Plan, Segment
 from .provider import Bytes
 
-__all__ = ["DurableTier", "Entry", "Record", "StepReader", "StepWriter", "Tier"]
+__all__ = ["DurableTier", "Entry", "Incomplete", "Record", "StepReader", "StepWriter", "Tier"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,6 +36,17 @@ class Entry:
     step: int
     generation: int = 0
     """Counts saves of the same step; the highest is the valid one."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Incomplete:
+    """A step that is not committed: on its way, or half-written and left behind."""
+
+    entry: Entry
+    alive: bool
+    """True where its saver is alive, or may be; `sweep` removes the others."""
+    reason: str
+    """Why it is not complete, for a person: "being written now"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +190,14 @@ class Tier(ABC):
 
         Returns the names of what was removed.
         """
+
+    def incomplete(self) -> Sequence[Incomplete]:
+        """Return what is there of steps that are not committed, ascending; changes nothing.
+
+        Raises:
+            StorageError: the place cannot be listed.
+        """
+        return ()
 
     def newest(self) -> Entry | None:
         """Return the newest committed step, or None where there is none."""

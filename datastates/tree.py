@@ -100,7 +100,7 @@ class _Flattener:
         key = readable(self._path)
         return UnsupportedValueError(f"cannot save {key}: {reason}", key=key)
 
-    def child(self, value: Any, *keys: Hashable) -> Skeleton:  # noqa: ANN401 - any value of a state
+    def child(self, value: Any, *keys: Hashable) -> Skeleton:
         kind = type(value)
         if kind in _PLAIN and (kind is not str or len(value) < _OWN_ARRAY_NBYTES):
             return value
@@ -110,7 +110,7 @@ class _Flattener:
         finally:
             self._path = parent
 
-    def _walk(self, value: Any, kind: type) -> Skeleton:  # noqa: ANN401 - any value of a state
+    def _walk(self, value: Any, kind: type) -> Skeleton:
         if kind is bytes or kind is str:
             return self._text_or_bytes(value)
         if id(value) in self._open or len(self._open) >= MAX_DEPTH:

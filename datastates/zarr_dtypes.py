@@ -48,7 +48,6 @@ __all__ = [
     "Float8E5M2FNUZ",
     "Float8E8M0FNU",
     "register",
-    "register_when_imported",
 ]
 
 
@@ -233,11 +232,6 @@ class Float8E8M0FNU(_MLFloat):
 
     def _from_number(self, number: float) -> np.generic:
         return super()._from_number(number) if number else self.default_scalar()
-
-
-def register_when_imported() -> None:
-    """Register as soon as zarr is imported, which this module has done: now."""
-    register()
 
 
 def register() -> None:

@@ -21,10 +21,21 @@ from compare import compare_losses, compare_trees
 from plot import plot_losses
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from runs import Job, Kill, Report, read_losses, run_and_kill, run_to_end
+from runs import (
+    Job,
+    Kill,
+    Report,
+    newest_step_dir,
+    read_losses,
+    run_and_kill,
+    run_to_end,
+    saved_step,
+)
 
 import datastates as ds
 
+SAVES = 12  # in a run; half as many in a quick one
+BATCH = 16  # sequences per step; one in a quick run
 WEIGHT = "h.0.attn.qkv.weight"
 
 console = Console(highlight=False, soft_wrap=True)
@@ -33,7 +44,7 @@ console = Console(highlight=False, soft_wrap=True)
 def main() -> int:
     args = parse_arguments()
     began = time.monotonic()
-    whole, killed, resumed = make_jobs(args.out, args.steps, batch=1 if args.quick else 16)
+    whole, killed, resumed = make_jobs(args.out, args.steps, args.quick)
     clear(whole, killed, resumed)
     train_thrice(whole, killed, resumed)
     heading("4. Compare with the run that was not disturbed")
@@ -42,7 +53,7 @@ def main() -> int:
     plot_losses(picture, *map(read_losses, (whole.losses, killed.losses, resumed.losses)))
     say(f"the loss curves are in {picture}")
     heading("5. Open the checkpoint with plain zarr")
-    show_zarr(max(resumed.checkpoints.glob("step-*")))
+    show_zarr(newest_step_dir(resumed.checkpoints))
     heading(f"{'EXACT' if exact else 'NOT EXACT'}, in {time.monotonic() - began:.0f} s")
     return 0 if exact else 1
 
@@ -52,18 +63,18 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="default: demo-out")
-    parser.add_argument("--steps", type=int, help="training steps, at least 12 (default: 240)")
+    parser.add_argument("--steps", type=int, help="training steps (default: 240)")
     parser.add_argument("--quick", action="store_true", help="few small steps: about ten seconds")
     args = parser.parse_args()
-    args.steps = args.steps or (24 if args.quick else 240)
-    if args.steps < 12:
-        parser.error("--steps must be at least 12, so that there are saves to be killed in")
+    args.steps = args.steps or (18 if args.quick else 240)
+    if args.steps < SAVES:
+        parser.error(f"--steps must be at least {SAVES}, so that there are saves to be killed in")
     return args
 
 
-def make_jobs(out: Path, steps: int, batch: int) -> tuple[Job, Job, Job]:
+def make_jobs(out: Path, steps: int, quick: bool) -> tuple[Job, Job, Job]:
     """Return the three jobs; the last two share a directory of checkpoints."""
-    save_every = steps // 12
+    save_every, batch = (steps // (SAVES // 2), 1) if quick else (steps // SAVES, BATCH)
     whole = Job("uninterrupted", out / "uninterrupted", steps, save_every, batch)
     killed = Job("killed", out / "interrupted", steps, save_every, batch)
     return whole, killed, replace(killed, name="resumed")
@@ -83,7 +94,7 @@ def train_thrice(whole: Job, killed: Job, resumed: Job) -> None:
         run_to_end(whole, report)
     heading("2. Train again, and be killed in the middle of a save")
     with progress_bar(killed.steps) as report:
-        kill = run_and_kill(killed, 6 * killed.save_every, report)
+        kill = run_and_kill(killed, killed.steps // 2, report)
     show_kill(kill, killed)
     heading("3. Start it again")
     with progress_bar(resumed.steps) as report:
@@ -122,9 +133,11 @@ def compare(whole: Job, killed: Job, resumed: Job) -> bool:
     return not differences and not result.differences
 
 
-def show_zarr(step_dir: Path) -> None:
+def show_zarr(step_dir: Path | None) -> None:
+    assert step_dir is not None
     group = zarr.open_group(step_dir, mode="r")
     say(f'group = zarr.open("{step_dir}", mode="r")')
+    say(f'groups: {", ".join(sorted(group.group_keys()))}; and this is group["model"].tree():')
     model = group["model"]
     assert isinstance(model, zarr.Group)
     console.print(str(model.tree()), markup=False)
@@ -133,10 +146,6 @@ def show_zarr(step_dir: Path) -> None:
     assert isinstance(weight, zarr.Array)
     say(f'group["model/{WEIGHT}"]: shape {weight.shape}, {weight.dtype}; its [0, :4] is')
     say(f"  {weight[0, :4]!r}")
-
-
-def saved_step(step_dir: Path) -> int:
-    return int(step_dir.name.removeprefix("step-"))
 
 
 def heading(text: str) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).with_name("train_gpt.py")
 POLL_S = 0.0005
 REPORT_EVERY_S = 0.2
+STEP_DIRS = "step-" + 10 * "[0-9]"
 
 Report = Callable[[int, float], None]
 """Called now and then with the last step and its loss."""
@@ -102,6 +103,7 @@ def run_and_kill(job: Job, first: int, report: Report) -> Kill:
             step_dir = _half_written(job.checkpoints, first)
             if step_dir is not None and step_dir not in missed:
                 if _killed_while_half_written(process, step_dir):
+                    _report(job, report)
                     return _examine(job, step_dir, len(missed))
                 missed.add(step_dir)
             if time.monotonic() - reported_at > REPORT_EVERY_S:
@@ -119,6 +121,15 @@ def read_losses(path: Path) -> dict[int, float]:
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("\n")]
     return {record["step"]: record["loss"] for record in records}
+
+
+def newest_step_dir(checkpoints: Path) -> Path | None:
+    """Return the directory of the newest step, committed or not."""
+    return max(checkpoints.glob(STEP_DIRS), default=None)
+
+
+def saved_step(step_dir: Path) -> int:
+    return int(step_dir.name.removeprefix("step-"))
 
 
 @contextmanager
@@ -141,11 +152,11 @@ def _report(job: Job, report: Report) -> None:
 
 
 def _half_written(checkpoints: Path, first: int) -> Path | None:
-    """Return the newest step directory from `first` on, unless it is committed."""
-    newest = max(checkpoints.glob("step-*"), default=None)
-    if newest is None or int(newest.name.removeprefix("step-")) < first:
+    """Return the newest step directory from `first` on if it has data, and no commit yet."""
+    newest = newest_step_dir(checkpoints)
+    if newest is None or saved_step(newest) < first or (newest / "zarr.json").exists():
         return None
-    return None if (newest / "zarr.json").exists() else newest
+    return newest if any(path.is_file() for path in newest.rglob("*")) else None
 
 
 def _killed_while_half_written(process: "subprocess.Popen[bytes]", step_dir: Path) -> bool:

@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from datastates.dtypes import name_of, numpy_dtype
 from datastates.errors import FormatError
-from datastates.provider import ArrayLeaf, Bytes, Finish, Loader, Memory, Provider, Saver
+from datastates.provider import ArrayLeaf, Bytes, Finish, LeafRef, Loader, Memory, Provider, Saver
 from datastates.sources import ArraySink, ArraySource, bytes_of
 
 Array = npt.NDArray[Any]
 
 
-def _describe(dtype: np.dtype[Any], saver: Saver) -> Any:  # noqa: ANN401 - numpy's own description
+def _describe(dtype: np.dtype[Any], saver: Saver) -> Any:
     if dtype.hasobject:
         raise saver.refuse(f"a numpy dtype of Python objects ({dtype}) has no bytes to store")
     if dtype.kind == "V" and dtype.names is None and name_of(dtype):
@@ -32,14 +32,14 @@ def _describe(dtype: np.dtype[Any], saver: Saver) -> Any:  # noqa: ANN401 - nump
     return ["descr", _plain(described)]
 
 
-def _plain(described: Any) -> Any:  # noqa: ANN401
+def _plain(described: Any) -> Any:
     """Turn numpy's tuples into lists, which is what plain data has."""
     if isinstance(described, list | tuple):
         return [_plain(item) for item in described]
     return described
 
 
-def _tuples(described: Any) -> Any:  # noqa: ANN401
+def _tuples(described: Any) -> Any:
     """Undo `_plain`: fields are a list of tuples (name, type[, shape])."""
     if isinstance(described, str):
         return described
@@ -53,7 +53,7 @@ def _tuples(described: Any) -> Any:  # noqa: ANN401
     ]
 
 
-def _dtype(data: Any, loader: Loader) -> np.dtype[Any]:  # noqa: ANN401 - file data
+def _dtype(data: Any, loader: Loader) -> np.dtype[Any]:
     try:
         if data[0] == "name":
             return numpy_dtype(data[1])
@@ -74,14 +74,14 @@ def _memory(array: Array) -> Memory | None:
     return Memory("numpy", low, high, strides, True)
 
 
-def _as_stored(array: Array) -> tuple[str, Array, bool]:
-    """Return the Zarr data type, the array in it, and whether its elements became bytes."""
+def _as_stored(array: Array) -> tuple[str, Array]:
+    """Return the Zarr data type and the array in it; the bytes of its elements where none fits."""
     native = array.dtype.newbyteorder("=") if array.dtype.kind not in "VSU" else array.dtype
     name = name_of(native)
     if name is not None:
-        return name, array.astype(native, copy=False), False
+        return name, array.astype(native, copy=False)
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return "uint8", raw.reshape(*array.shape, array.dtype.itemsize), True
+    return "uint8", raw.reshape(*array.shape, array.dtype.itemsize)
 
 
 class NumpyProvider(Provider):
@@ -95,20 +95,20 @@ class NumpyProvider(Provider):
         """Exactly arrays and scalars; subclasses of ndarray have state of their own."""
         return kind is np.ndarray or issubclass(kind, np.generic)
 
-    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+    def split(self, value: Any, saver: Saver) -> Any:
         """See `Provider.split`."""
         dtype = _describe(value.dtype, saver)
         if isinstance(value, np.generic):
             return {"dtype": dtype, "scalar": value.tobytes()}
         if value.dtype.itemsize == 0:
             raise saver.refuse(f"arrays of the empty numpy dtype {value.dtype} have no bytes")
-        zarr_name, stored, as_bytes = _as_stored(value)
+        zarr_name, stored = _as_stored(value)
         memory = _memory(value) if stored is value else None
         leaf = ArrayLeaf(zarr_name, stored.shape, ArraySource(stored), memory)
         order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
         return {"dtype": dtype, "array": saver.array(leaf), "order": order}
 
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         """See `Provider.join`."""
         dtype = _dtype(data["dtype"], loader)
         if "scalar" in data:
@@ -124,15 +124,17 @@ class NumpyProvider(Provider):
             array = self._make(data, shape, dtype, loader)
         elif not _fits(array, shape, dtype):
             return lambda: target
-        loader.read(data["array"], bytes_of(array) if array.flags.c_contiguous else ArraySink(array))
+        loader.read(
+            data["array"], bytes_of(array) if array.flags.c_contiguous else ArraySink(array)
+        )
         return lambda: array if dtype.isnative else array.byteswap(inplace=True)
 
     def _join_bytes(
         self,
-        data: Any,  # noqa: ANN401 - file data
+        data: Any,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
-        target: Any,  # noqa: ANN401
+        target: Any,
         loader: Loader,
     ) -> Finish:
         """Elements that Zarr has no type for: the last dimension is their bytes."""
@@ -166,12 +168,13 @@ class NumpyProvider(Provider):
 
     def _make(
         self,
-        data: Any,  # noqa: ANN401 - file data
+        data: Any,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         loader: Loader,
     ) -> Array:
-        base, offset = loader.alias(data["array"]) or (data["array"], 0)
+        alias = loader.alias(data["array"])
+        base, offset = (data["array"], 0) if alias is None else (LeafRef(alias.base), alias.offset)
         name, base_shape = loader.describe(base)
         nbytes = prod(base_shape) * numpy_dtype(name).itemsize
         flat: Bytes = loader.shared(base, lambda: _allocate(nbytes, loader))

@@ -31,7 +31,7 @@ _PATHS: dict[str, type] = {
 _SINGLETONS: dict[str, object] = {"Ellipsis": ..., "NotImplemented": NotImplemented}
 
 
-def _ints(value: Any, count: int) -> list[int]:  # noqa: ANN401 - file data
+def _ints(value: Any, count: int) -> list[int]:
     if not isinstance(value, list) or len(value) != count:
         raise ValueError(f"{count} numbers expected")
     if not all(type(n) is int for n in value):
@@ -49,11 +49,11 @@ def _time_fields(value: dt.datetime | dt.time) -> list[int]:
     return [value.hour, value.minute, value.second, value.microsecond, value.fold]
 
 
-def _time(kind: Callable[..., Any], fields: list[int], zone: dt.tzinfo | None) -> Any:  # noqa: ANN401
+def _time(kind: Callable[..., Any], fields: list[int], zone: dt.tzinfo | None) -> Any:
     return kind(*fields[:-1], zone, fold=fields[-1])
 
 
-def _timezone(data: Any) -> dt.timezone:  # noqa: ANN401 - file data
+def _timezone(data: Any) -> dt.timezone:
     offset = dt.timedelta(*_ints(data[0], 3))
     return dt.timezone(offset) if data[1] is None else dt.timezone(offset, str(data[1]))
 
@@ -73,24 +73,28 @@ _WRITE: dict[type, Callable[[Any], Any]] = {
     dt.timedelta: lambda v: [v.days, v.seconds, v.microseconds],
     dt.timezone: _offset,
     zoneinfo.ZoneInfo: lambda v: v.key,
-    decimal.Decimal: lambda v: [v.as_tuple().sign, list(v.as_tuple().digits), v.as_tuple().exponent],
+    decimal.Decimal: lambda v: [
+        v.as_tuple().sign,
+        list(v.as_tuple().digits),
+        v.as_tuple().exponent,
+    ],
     fractions.Fraction: lambda v: [v.numerator, v.denominator],
     uuid.UUID: lambda v: v.bytes,
-    **{kind: lambda v: str(v) for kind in _PATHS.values()},
+    **dict.fromkeys(_PATHS.values(), str),
 }
 _READ: dict[str, Callable[[Any], Any]] = {
     "complex": lambda d: complex(float(d[0]), float(d[1])),
     "bytearray": lambda d: bytearray(memoryview(d)),
     "range": lambda d: range(*_ints(d, 3)),
-    "date": lambda d: dt.date.fromordinal(d),
+    "date": dt.date.fromordinal,
     "timedelta": lambda d: dt.timedelta(*_ints(d, 3)),
     "timezone": _timezone,
     "ZoneInfo": lambda d: zoneinfo.ZoneInfo(str(d)),
-    "Decimal": lambda d: decimal.Decimal(decimal.DecimalTuple(d[0], tuple(d[1]), d[2])),
+    "Decimal": lambda d: decimal.Decimal((d[0], tuple(d[1]), d[2])),
     "Fraction": lambda d: fractions.Fraction(*_ints(d, 2)),
     "UUID": lambda d: uuid.UUID(bytes=bytes(memoryview(d))),
     "singleton": lambda d: _SINGLETONS[d],
-    **{name: (lambda d, kind=kind: kind(str(d))) for name, kind in _PATHS.items()},
+    **_PATHS,
 }
 
 
@@ -105,7 +109,7 @@ class ObjectsProvider(Provider):
         special = (slice, type(...), type(NotImplemented), dt.datetime, dt.time, Pickled, int)
         return kind in _WRITE or kind in special or issubclass(kind, enum.Enum)
 
-    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+    def split(self, value: Any, saver: Saver) -> Any:
         """See `Provider.split`."""
         kind = type(value)
         if kind in _WRITE:
@@ -128,13 +132,13 @@ class ObjectsProvider(Provider):
             return [named, None, int(value.value)]
         raise saver.refuse(f"{value!r} is not a named member of its enum")
 
-    def _pickle(self, value: object, saver: Saver) -> Any:  # noqa: ANN401
+    def _pickle(self, value: object, saver: Saver) -> Any:
         try:
             return saver.child(pickle.dumps(value, protocol=5))
         except Exception as error:  # whatever a __reduce__ of the user's raises
             raise saver.refuse(f"it cannot be pickled: {error}") from error
 
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         """See `Provider.join`."""
         kind = data[0]
         if kind == "enum":
@@ -152,20 +156,20 @@ class ObjectsProvider(Provider):
         read, value = _READ[kind], loader.child(data[1], None)
         return lambda: self._read(read, value(), kind, loader)
 
-    def _read(self, read: Callable[[Any], Any], data: Any, kind: str, loader: Loader) -> Any:  # noqa: ANN401
+    def _read(self, read: Callable[[Any], Any], data: Any, kind: str, loader: Loader) -> Any:
         try:
             return read(data)
         except (ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError) as error:
             raise loader.error(FormatError, f"cannot make a {kind}: {error}") from error
 
-    def _find_enum(self, data: Any, loader: Loader) -> Any:  # noqa: ANN401 - file data
+    def _find_enum(self, data: Any, loader: Loader) -> Any:
         kind: Any = find_class(data[1], loader, lambda k: issubclass(k, enum.Enum))
         try:
             return kind.__members__[data[2]] if data[2] is not None else kind(data[3])
         except (KeyError, ValueError) as error:
             raise loader.error(FormatError, f"its enum has no member {data[2:]!r}") from error
 
-    def _unpickle(self, data: Any, loader: Loader) -> Finish:  # noqa: ANN401 - file data
+    def _unpickle(self, data: Any, loader: Loader) -> Finish:
         if not loader.trusted:
             raise loader.error(
                 UntrustedError,

@@ -14,7 +14,7 @@ from datastates.provider import Finish, Loader, Provider, Saver
 from datastates.values import RNG
 
 
-def _torch() -> Any:  # noqa: ANN401 - the module, where the process has it
+def _torch() -> Any:
     return sys.modules.get("torch")
 
 
@@ -38,14 +38,14 @@ def _apply(states: dict[str, Any]) -> None:
             torch.cuda.set_rng_state_all(states["cuda"])
 
 
-def _numpy_generator(states: Any) -> np.random.Generator:  # noqa: ANN401 - file data
+def _numpy_generator(states: Any) -> np.random.Generator:
     kind = states["bit_generator"]
     if kind not in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"):
         raise ValueError(f"no bit generator is called {kind!r}")
     return np.random.Generator(getattr(np.random, kind)())
 
 
-def _set_numpy(generator: np.random.Generator, state: Any) -> None:  # noqa: ANN401 - numpy's own dict
+def _set_numpy(generator: np.random.Generator, state: Any) -> None:
     generator.bit_generator.state = state
 
 
@@ -62,7 +62,7 @@ class RNGProvider(Provider):
         known = (RNG, random.Random, np.random.Generator)
         return kind in known or (torch is not None and kind is torch.Generator)
 
-    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+    def split(self, value: Any, saver: Saver) -> Any:
         """See `Provider.split`."""
         if isinstance(value, RNG):
             return {"kind": "all", "state": saver.child(_capture())}
@@ -76,7 +76,7 @@ class RNGProvider(Provider):
             "state": saver.child(value.get_state()),
         }
 
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         """See `Provider.join`. Without a target, `RNG()` comes back as a dict of states."""
         kind = data["kind"]
         wanted = {"all": RNG, "python": random.Random, "numpy": np.random.Generator}.get(kind)
@@ -92,7 +92,7 @@ class RNGProvider(Provider):
         state = loader.child(data["state"], None)
         return lambda: self._finish(kind, target, state(), loader)
 
-    def _finish(self, kind: str, target: Any, state: Any, loader: Loader) -> Any:  # noqa: ANN401
+    def _finish(self, kind: str, target: Any, state: Any, loader: Loader) -> Any:
         try:
             if kind == "all":
                 if target is None:
@@ -106,7 +106,7 @@ class RNGProvider(Provider):
             raise loader.error(FormatError, f"its generator state is refused: {error}") from error
 
 
-def _new_torch(state: Any) -> Any:  # noqa: ANN401 - file data
+def _new_torch(state: Any) -> Any:
     import torch
 
     return torch.Generator()

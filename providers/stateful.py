@@ -34,7 +34,7 @@ class StatefulProvider(Provider):
             getattr(kind, "load_state_dict", None)
         )
 
-    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+    def split(self, value: Any, saver: Saver) -> Any:
         """See `Provider.split`."""
         state = value.state_dict()
         ordered = type(state) is OrderedDict
@@ -45,7 +45,7 @@ class StatefulProvider(Provider):
             "metadata": saver.child(metadata) if metadata is not None else None,
         }
 
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         """See `Provider.join`. Without a target the state dict itself comes back."""
         ordered, metadata = data["ordered"], loader.child(data["metadata"], None)
         if target is None:
@@ -60,7 +60,7 @@ class StatefulProvider(Provider):
         module = _is_module(target)
         state = loader.child(data["state"], current, adopt=not module)
 
-        def finish() -> Any:  # noqa: ANN401
+        def finish() -> Any:
             loaded = _state_dict(state(), ordered, metadata())
             if module:
                 target.load_state_dict(loaded, strict=False)  # compared before, key by key
@@ -71,7 +71,7 @@ class StatefulProvider(Provider):
         return finish
 
 
-def _state_dict(state: Any, ordered: bool, metadata: Any) -> Any:  # noqa: ANN401
+def _state_dict(state: Any, ordered: bool, metadata: Any) -> Any:
     if not ordered:
         return state
     made = OrderedDict(state)

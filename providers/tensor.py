@@ -132,7 +132,7 @@ def _put(tensor: Tensor, target: Tensor) -> Tensor:
         return target.copy_(tensor)
 
 
-def _finish(tensor: Tensor, data: Any) -> Tensor:  # noqa: ANN401 - file data
+def _finish(tensor: Tensor, data: Any) -> Tensor:
     if data["parameter"]:
         return torch.nn.Parameter(tensor, requires_grad=bool(data["grad"]))
     return tensor.requires_grad_(bool(data["grad"]))
@@ -165,7 +165,7 @@ class TensorProvider(Provider):
         """Exact types: a subclass needs a provider that knows what it adds."""
         return kind is Tensor or kind is torch.nn.Parameter
 
-    def split(self, value: Tensor, saver: Saver) -> Any:  # noqa: ANN401
+    def split(self, value: Tensor, saver: Saver) -> Any:
         """See `Provider.split`."""
         if value.is_nested or value.is_quantized:
             what = "nested" if value.is_nested else "quantized"
@@ -189,7 +189,7 @@ class TensorProvider(Provider):
         leaf = ArrayLeaf(name, shape, _source(plain), _memory(plain) if own else None)
         return data | {"array": saver.array(leaf)}
 
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         """See `Provider.join`."""
         if "half" in data or "layout" in data:
             made = self._join_parts(data, loader)
@@ -207,7 +207,7 @@ class TensorProvider(Provider):
         made = self._make(data, loader)
         return lambda: _finish(made(), data)
 
-    def _fill(self, target: Tensor, data: Any, loader: Loader) -> Finish:  # noqa: ANN401 - file data
+    def _fill(self, target: Tensor, data: Any, loader: Loader) -> Finish:
         """Read into memory that is there."""
         if loader.alias(data["array"]) is not None and "strides" in data:
             made = self._make(data, loader)  # a strided view of another array: by way of that one
@@ -215,10 +215,13 @@ class TensorProvider(Provider):
         loader.read(data["array"], _destination(target))
         return lambda: target
 
-    def _geometry(self, data: Any, loader: Loader) -> tuple[str, tuple[int, ...], tuple[int, ...], int]:  # noqa: ANN401
+    def _geometry(
+        self, data: Any, loader: Loader
+    ) -> tuple[str, tuple[int, ...], tuple[int, ...], int]:
         """Return dtype name, base shape, strides and first element of a view; checked."""
         name, shape = loader.describe(data["array"])
-        base, offset = loader.alias(data["array"]) or (data["array"], 0)
+        alias = loader.alias(data["array"])
+        base, offset = (data["array"], 0) if alias is None else (LeafRef(alias.base), alias.offset)
         _, base_shape = loader.describe(base)
         strides = tuple(data["strides"]) if "strides" in data else _c_strides(shape)
         first = offset // ITEMSIZE[name]
@@ -227,29 +230,28 @@ class TensorProvider(Provider):
             raise loader.error(FormatError, "its strides reach beyond its memory")
         return name, shape, strides, first
 
-    def _make(self, data: Any, loader: Loader) -> Callable[[], Tensor]:  # noqa: ANN401 - file data
+    def _make(self, data: Any, loader: Loader) -> Callable[[], Tensor]:
         """Return a function that gives the new tensor, over memory that names may share."""
         ref: LeafRef = data["array"]
         alias = loader.alias(ref)
-        name, shape = loader.describe(ref)
+        _, shape = loader.describe(ref)
         if alias is None and "strides" in data and not is_dense(shape, tuple(data["strides"])):
             data = {key: value for key, value in data.items() if key != "strides"}
         _, _, strides, first = self._geometry(data, loader)
-        base = ref if alias is None else alias[0]
+        base = ref if alias is None else LeafRef(alias.base)
         memory: _Flat = loader.shared(base, lambda: _Flat(base, loader))
-        if alias is None and "strides" in data:
-            loader.read(ref, ArraySink(as_numpy(memory.host.as_strided(shape, strides))))
-        elif alias is None:
-            loader.read(ref, memory.bytes)
+        if "strides" in data and (alias is None or alias.strided):
+            view = memory.host.as_strided(shape, strides)
+            loader.read(base, memory.sink(lambda: ArraySink(as_numpy(view))))
         else:
-            loader.read(base, memory.bytes)  # in C order: whatever has views is
+            loader.read(base, memory.bytes)  # in C order, as whatever has views lies in memory
         return lambda: memory.tensor().as_strided(shape, strides, first)
 
     def _replace(
         self,
         made: Callable[[], Tensor],
-        target: Any,  # noqa: ANN401
-        data: Any,  # noqa: ANN401 - file data
+        target: Any,
+        data: Any,
         loader: Loader,
     ) -> Finish:
         """Finish a tensor that is made anew, and copied into the target if there is one."""
@@ -264,7 +266,7 @@ class TensorProvider(Provider):
 
         return finish
 
-    def _join_parts(self, data: Any, loader: Loader) -> Callable[[], Tensor]:  # noqa: ANN401 - file data
+    def _join_parts(self, data: Any, loader: Loader) -> Callable[[], Tensor]:
         if "half" in data:
             half = loader.child(data["half"], None)
             return lambda: torch.view_as_complex(half())
@@ -277,7 +279,7 @@ class TensorProvider(Provider):
                 coo = torch.sparse_coo_tensor(indices[0], values, size, check_invariants=True)
                 return coo._coalesced_(data["coalesced"])
             return torch.sparse_compressed_tensor(
-                *indices, values, size, layout=layout, check_invariants=True
+                indices[0], indices[1], values, size, layout=layout, check_invariants=True
             )
 
         return make
@@ -298,6 +300,12 @@ class _Flat:
         self.host = torch.from_numpy(self.bytes).view(_DTYPES[name])
         self._device = loader.device
         self._moved: Tensor | None = None
+        self._sink: Sink | None = None
+
+    def sink(self, make: Callable[[], Sink]) -> Sink:
+        """Return what fills the memory where it is not in C order; one for all names."""
+        self._sink = self._sink or make()
+        return self._sink
 
     def tensor(self) -> Tensor:
         """Return the elements, on the device that was asked for; moved once."""

@@ -22,7 +22,7 @@ class TorchValuesProvider(Provider):
         """Exact types."""
         return kind in (torch.Size, torch.device, *_NAMED)
 
-    def split(self, value: Any, saver: Saver) -> Any:  # noqa: ANN401
+    def split(self, value: Any, saver: Saver) -> Any:
         """See `Provider.split`."""
         if isinstance(value, torch.Size):
             return ["size", list(value)]
@@ -30,7 +30,7 @@ class TorchValuesProvider(Provider):
             return ["device", str(value)]
         return ["name", str(value).removeprefix("torch.")]
 
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:  # noqa: ANN401
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         """See `Provider.join`."""
         try:
             if data[0] == "size":

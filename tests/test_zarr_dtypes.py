@@ -325,7 +325,7 @@ def test_every_extension_has_its_class():
 def test_registering_again_changes_nothing():
     before = dict(data_type_registry.contents)
     register()
-    zarr_dtypes.register_when_imported()
+    zarr_dtypes.register()
 
     assert data_type_registry.contents == before
     assert {name: before[name] for name in CLASSES} == CLASSES

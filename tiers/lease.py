@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from enum import Enum
 from pathlib import Path
 from time import monotonic, time
 
@@ -30,10 +31,19 @@ def _boot() -> bytes:
         return os.uname().nodename.encode()
 
 
-def _lock(fd: int) -> bool | None:
+class Holder(Enum):
+    """What can be told from here of the holder of a lease."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    """On another host, or without locks, and seen within `EXPIRY_S`: perhaps alive."""
+
+
+def _lock(fd: int, kind: int = fcntl.LOCK_EX) -> bool | None:
     """Try to lock; None where the file system has no locks."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
@@ -87,6 +97,21 @@ def take(path: str) -> Lease | None:
             os.close(fd)
             raise
         os.close(fd)  # its last holder removed it between our open and our lock
+
+
+def holder(path: str) -> Holder:
+    """Tell whether anyone holds the lease at `path`, without taking it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return Holder.GONE
+    try:
+        locked = _lock(fd, fcntl.LOCK_SH)  # shared, and for a moment: two who look do not meet
+        if locked is False:
+            return Holder.ALIVE
+        return Holder.GONE if _is_over(fd, locked) else Holder.UNKNOWN
+    finally:
+        os.close(fd)
 
 
 def _same(fd: int, path: str) -> bool:

@@ -93,12 +93,13 @@ class Files:
 
         Args:
             path: of the file, which is made if need be.
-            data: page-aligned memory, to the end of its last page where it is long.
-            offset: a multiple of 4096 where `nbytes` is large.
+            data: at least `nbytes`; past the cache if it is page-aligned to its end.
+            offset: where it goes; a multiple of 4096 for a direct write.
             nbytes: how much of it counts.
             whole: the file ends there.
         """
-        direct = self.direct and nbytes >= DIRECT_NBYTES
+        aligned = len(data) >= align(nbytes) and (address(data) | offset) % PAGE == 0
+        direct = self.direct and aligned and nbytes >= DIRECT_NBYTES
         fd, direct = self._create(path, direct)
         try:
             padded = data[: align(nbytes)] if direct else data[:nbytes]
@@ -123,11 +124,11 @@ class Files:
         done = 0
         while done < len(data):
             try:
-                count = os.pwrite(fd, data[done:], offset + done)
+                count = os.pwrite(fd, data[done:].data, offset + done)
             except OSError as error:
                 if not direct or error.errno not in _REFUSED:
                     raise
-                self.direct = count = 0
+                self.direct, count = False, 0
             if direct and done + count < len(data) and count % PAGE:
                 count = count // PAGE * PAGE  # the rest of a page cannot start a direct write
             if direct and not count:
@@ -156,16 +157,14 @@ class Files:
             if done < len(out) and self.direct and len(out) - done >= DIRECT_NBYTES:
                 done += self._read_direct(directory, parts, offset + done, out[done:])
             while done < len(out):
-                count = os.preadv(fd, [out[done:]], offset + done)
+                count = os.preadv(fd, [out[done:].data], offset + done)
                 if not count:
                     raise CorruptError(f"{name} ends at {offset + done}, {len(out) - done} short")
                 done += count
         finally:
             os.close(fd)
 
-    def _read_direct(
-        self, directory: int, parts: tuple[str, ...], offset: int, out: Bytes
-    ) -> int:
+    def _read_direct(self, directory: int, parts: tuple[str, ...], offset: int, out: Bytes) -> int:
         """Read past the cache as far as that goes; returns the bytes read from `offset` on."""
         try:
             fd = open_beneath(directory, parts, os.O_DIRECT)
@@ -194,7 +193,7 @@ class Files:
         while done < len(out):
             skip = (offset + done) % PAGE
             want = min(_BOUNCE_NBYTES, align(skip + len(out) - done))
-            count = os.preadv(fd, [bounce[:want]], offset + done - skip) - skip
+            count = os.preadv(fd, [bounce[:want].data], offset + done - skip) - skip
             if count <= 0:
                 break
             count = min(count, len(out) - done)
@@ -206,7 +205,7 @@ class Files:
 def _read_aligned(fd: int, offset: int, out: Bytes) -> int:
     done = 0
     while done < len(out):
-        count = os.preadv(fd, [out[done:]], offset + done)
+        count = os.preadv(fd, [out[done:].data], offset + done)
         done += count
         if not count or count % PAGE:
             break
@@ -218,7 +217,7 @@ def _read_cached(fd: int, offset: int, out: Bytes) -> int:
     done = 0
     while done < len(out):
         try:
-            count = os.preadv(fd, [out[done:]], offset + done, os.RWF_NOWAIT)
+            count = os.preadv(fd, [out[done:].data], offset + done, os.RWF_NOWAIT)
         except BlockingIOError:
             break
         except OSError as error:

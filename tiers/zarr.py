@@ -25,7 +25,7 @@ from pathlib import Path
 
 from datastates.errors import FormatError, StepNotFoundError, StorageError, UsageError
 from datastates.plan import Plan
-from datastates.tier import DurableTier, Entry, Record, StepReader, StepWriter
+from datastates.tier import DurableTier, Entry, Incomplete, Record, StepReader, StepWriter
 
 from . import lease
 from .posix import Files, free_nbytes, open_beneath, sync_path, translated
@@ -37,6 +37,11 @@ log = logging.getLogger("datastates")
 
 _NAME = re.compile(r"step-([0-9]{10,19})(?:\.([1-9][0-9]*))?", re.ASCII)
 _MAX_RECORD_NBYTES = 8 << 20
+_REASONS = {
+    lease.Holder.ALIVE: "it is being written now",
+    lease.Holder.UNKNOWN: "another host writes it, or has stopped within the last hour",
+    lease.Holder.GONE: "its saver is gone and left it half-written",
+}
 
 
 def _name(entry: Entry) -> str:
@@ -62,9 +67,7 @@ class ZarrTier(DurableTier):
 
     scheme = "zarr"
 
-    def __init__(
-        self, location: str, *, fsync: bool = True, direct: bool = True
-    ) -> None:
+    def __init__(self, location: str, *, fsync: bool = True, direct: bool = True) -> None:
         super().__init__(location)
         self._root = Path(location).absolute()
         if self._root.exists() and not self._root.is_dir():
@@ -180,6 +183,19 @@ class ZarrTier(DurableTier):
         if not self._is_committed(entry):
             raise StepNotFoundError(f"step {entry.step} is not in {self!r}", step=entry.step)
         return os.open(self._root / _name(entry), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
+    def incomplete(self) -> list[Incomplete]:
+        """See `Tier.incomplete`; the lease tells who is writing."""
+        found = []
+        for entry in self._directories():
+            if self._is_committed(entry):
+                continue
+            path = self._lease(entry)
+            with translated("look at", str(path)):
+                state = lease.holder(str(path))
+            if (self._root / _name(entry)).is_dir() and not self._is_committed(entry):
+                found.append(Incomplete(entry, state is not lease.Holder.GONE, _REASONS[state]))
+        return found
 
     # Removing.
 
