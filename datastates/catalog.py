@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from .errors import DatastatesError, StepNotFoundError
 from .retention import Candidate, Mode, Retention, rank_best
@@ -101,7 +101,35 @@ class Catalog:
 
     def committed(self, entry: Entry) -> None:
         """Prune after a commit; the step itself stays, whatever its number."""
+        self._forget([entry])  # an earlier save of this name may have been removed since
         self.prune(spared={entry.step})
+
+    def delete(self, step: int) -> None:
+        """Remove a step, with all that was ever saved under its number.
+
+        Raises:
+            StepNotFoundError: it is not committed.
+            StorageError: it could not be removed.
+        """
+        last = self.entry(step)
+        entries = [e for e in sorted(self._tier.entries()) if e.step == step and e <= last]
+        for entry in entries:  # the valid one last, so that no older save reappears
+            self._tier.delete(entry)
+        self._forget(entries)
+
+    def sweep(self) -> None:
+        """Remove what dead savers left half-written; what cannot be removed is logged."""
+        try:
+            for name in self._tier.sweep():
+                log.info("removed the half-written %s", name)
+        except DatastatesError as error:
+            log.warning("cannot sweep: %s", error)
+
+    def _forget(self, entries: Iterable[Entry]) -> None:
+        with self._lock:
+            for entry in entries:
+                self._records.pop(entry, None)
+                self._damaged.discard(entry)
 
     def prune(self, spared: Collection[int] = ()) -> list[Entry]:
         """Remove what retention does not keep, and what dead savers left; return the steps removed.
@@ -109,9 +137,8 @@ class Catalog:
         Never raises: what cannot be removed is logged and tried again at the next commit.
         """
         removed = []
+        self.sweep()
         try:
-            for name in self._tier.sweep():
-                log.info("removed the half-written %s", name)
             expired = self.expired(spared)
         except DatastatesError as error:
             log.warning("cannot tell which steps to remove: %s", error)
@@ -122,7 +149,5 @@ class Catalog:
                 removed.append(entry)
             except DatastatesError as error:
                 log.warning("cannot remove step %d now: %s", entry.step, error)
-        with self._lock:
-            for entry in removed:
-                self._records.pop(entry, None)
+        self._forget(removed)
         return removed

@@ -17,7 +17,7 @@ from .arena import Arena, ArenaStatistics
 from .catalog import Catalog
 from .checks import check_metadata, check_metrics, check_only, check_positive, check_step
 from .containers import CONTAINERS
-from .errors import ClosedError, DatastatesError, UsageError
+from .errors import ClosedError, DatastatesError, StorageError, UsageError
 from .locations import open_tier
 from .memory import available_nbytes
 from .pipeline import Job, Pipeline
@@ -169,7 +169,10 @@ class Checkpointer:
         if self._closed:
             raise ClosedError("this checkpointer is closed")
         metrics, metadata = check_metrics(metrics), check_metadata(metadata)
-        number = self._next_step() if step is None else check_step(step)
+        try:
+            number = self._next_step() if step is None else check_step(step)
+        except StorageError as error:
+            return self._refused(error)
         save = Save(number)
         flat = flatten(state, self._providers)
         pipeline = self._open_pipeline()
@@ -191,6 +194,14 @@ class Checkpointer:
         """Save `state` and wait until it is durable; as `save_async(...).result()`."""
         return self.save_async(state, **options).result()
 
+    def _refused(self, error: StorageError) -> Save:
+        """Return a save that failed at once: the storage cannot even tell the newest step."""
+        save = Save(max((s.step for s in self._saves), default=-1) + 1)
+        with self._lock:
+            self._saves.append(save)
+        self._open_pipeline().refuse(save, error)
+        return save
+
     def _next_step(self) -> int:
         newest = self.latest()
         pending = [save.step for save in self._saves if not save.done()]
@@ -204,6 +215,7 @@ class Checkpointer:
                     self._tier,
                     Arena(self._arena_nbytes or max(64 << 20, available_nbytes() // 4)),
                     catalog.committed,
+                    opened=catalog.sweep,
                     stall_timeout_s=self._timeouts[0],
                     exit_timeout_s=self._timeouts[2],
                 )
@@ -330,7 +342,7 @@ class Checkpointer:
             StepNotFoundError: it is not there.
             StorageError: it could not be removed.
         """
-        self._tier.delete(self._catalog.entry(check_step(step)))
+        self._catalog.delete(check_step(step))
 
     def prune(self, *, dry_run: bool = False) -> list[int]:
         """Apply the retention rules now, sweep what dead savers left; return the steps removed."""
@@ -374,11 +386,9 @@ class Checkpointer:
         if self._closed:
             return
         self._closed = True
-        try:
-            if self._pipeline is not None:
-                self._pipeline.close(self._timeouts[2] if timeout is None else timeout)
-        finally:
-            self._tier.close()
+        if self._pipeline is not None:
+            self._pipeline.close(self._timeouts[2] if timeout is None else timeout)
+        self._tier.close()  # not where a save has not ended: it still writes there
         self._raise_unseen()
 
     def _raise_unseen(self) -> None:

@@ -6,14 +6,18 @@ finish.
 
 How a target is compared (a *target* is the object at the same path in the caller's tree):
 
-1. A dict that holds arrays or stateful objects, here or in the checkpoint, is compared key by key.
-2. Every other plain value, container or not, is replaced by the stored one as a whole.
-3. An object with memory of its own is filled in place by its provider.
+1. An object with memory of its own (an array, a module) is filled in place by its provider.
+2. A dict or list with such objects anywhere below, here or in the checkpoint, is filled in place
+   itself: a dict key by key, a list of the same length item by item.
+3. Every other plain value, container or not, is replaced by the stored one as a whole.
+
+Whatever has memory of its own is filled or reported, never dropped from the target in silence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, ValuesView
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,11 +28,20 @@ from .errors import FormatError, UnknownNameError
 from .manifest import Manifest
 from .memory import address
 from .names import Path, readable
-from .provider import Bytes, Finish, LeafRef, Sink
+from .provider import Bytes, Finish, LeafRef, Provider, Sink
 from .registry import Providers
-from .tree import Node, Skeleton, contains_leaf
+from .tree import LONG_VALUES, MAX_DEPTH, PLAIN, Node, Skeleton, contains_leaf
 
 __all__ = ["Differences", "ReadRequest", "Selection", "StateLoader"]
+
+_MANY = (list, tuple, set, frozenset, deque, ValuesView)
+
+
+def _kind(value: object) -> str:
+    """Describe a target or stored data in a message."""
+    if type(value) is Node:
+        return value.provider
+    return f"{type(value).__name__}{f' of {len(value)}' if isinstance(value, list) else ''}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +87,14 @@ class Selection:
         self.matched.update(p for p in hits if len(path) >= len(p))
         return bool(hits)
 
+    def takes(self, path: Path) -> None:
+        """Note that `path` is taken whole, with whatever is wanted below it."""
+        self.matched.update(p for p in self._parts or () if p[: len(path)] == path)
+
+    def whole(self, path: Path) -> bool:
+        """Tell whether all below `path` is wanted."""
+        return self._parts is None or any(path[: len(p)] == p for p in self._parts)
+
     def unmatched(self) -> list[Path]:
         """Return the wanted parts that were not met."""
         return [p for p in self._parts or () if p not in self.matched]
@@ -97,7 +118,9 @@ class StateLoader:
         self.requests: list[ReadRequest] = []
         self.differences = Differences()
         self._asked: set[tuple[int, int, int]] = set()
+        self._claimed: dict[tuple[str, int], tuple[int, int]] = {}
         self._shared: dict[int, Any] = {}
+        self._settled: set[int] = set()
         self._path: Path = ()
         self._adopt = False
 
@@ -135,6 +158,15 @@ class StateLoader:
             self._asked.add(key)
             self.requests.append(ReadRequest(index, start, nbytes, out))
 
+    def claim(self, ref: LeafRef, space: str, start: int) -> bool:
+        """See `Loader.claim`."""
+        alias = self._array(ref).alias
+        source = (ref.index, 0) if alias is None else (alias.base, alias.offset)
+        if self._claimed.setdefault((space, start), source) == source:
+            return True
+        self.mismatch("shares its memory here with a name that has other values in the checkpoint")
+        return False
+
     @property
     def adopting(self) -> bool:
         """See `Loader.adopting`."""
@@ -154,6 +186,18 @@ class StateLoader:
             error.key = key
         return error
 
+    def _at(self, path: Path, finish: Finish) -> Finish:
+        """Let errors of the finish name the path, too."""
+
+        def located() -> Any:
+            outside, self._path = self._path, path
+            try:
+                return finish()
+            finally:
+                self._path = outside
+
+        return located
+
     def child(
         self,
         data: Skeleton,
@@ -164,6 +208,8 @@ class StateLoader:
         """See `Loader.child`."""
         outside = self._path, self._adopt
         self._path, self._adopt = self._path + keys, self._adopt or adopt
+        if keys:
+            self._selection.wants(self._path)  # what is asked for has been met, if it is here
         try:
             return self._value(data, target)
         finally:
@@ -177,26 +223,42 @@ class StateLoader:
         return self._manifest.arrays[ref.index]
 
     def _value(self, data: Skeleton, target: Any) -> Finish:
+        if target is None or self._adopt:
+            return self._build(data, target)
+        if self._in_place(target):
+            self._settled.add(id(target))
+            if type(data) is Node and self._provider(data).in_place:
+                return self._build(data, target)
+        else:
+            finish = self._build(data, target)
+            if all(id(held) in self._settled for held in self._held(target)):
+                return finish
+        self.mismatch(f"{_kind(target)} here, {_kind(data)} stored")
+        return lambda: target
+
+    def _build(self, data: Skeleton, target: Any) -> Finish:
         if type(data) is Node:
             return self._node(data, target)
         if type(data) is dict:
-            return self._dict(data, target)
+            return self.items(list(data.items()), target)
         if type(data) is list:
             return self._list(data, target)
         if type(data) is LeafRef:
             raise self.error(FormatError, "is an array without a provider")
-        if target is not None and self._in_place(target) and not self._adopt:
-            self.mismatch(f"{type(target).__name__} here, {type(data).__name__} stored")
-            return lambda: target
         return lambda: data
 
-    def _node(self, node: Node, target: Any) -> Finish:
+    def _provider(self, node: Node) -> Provider:
         try:
-            provider = self._providers.named(node.provider)
+            return self._providers.named(node.provider)
         except UnknownNameError as error:
             raise self.error(UnknownNameError, str(error)) from error
+
+    def _node(self, node: Node, target: Any) -> Finish:
+        provider = self._provider(node)
+        if node.provider in LONG_VALUES:
+            self._selection.takes(self._path)
         try:
-            return provider.join(node.data, target, self)
+            return self._at(self._path, provider.join(node.data, target, self))
         except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
             reason = f"its {node.provider} data is malformed: {error!r:.200}"
             raise self.error(FormatError, reason) from error
@@ -205,48 +267,71 @@ class StateLoader:
         provider = self._providers.for_type(type(value))
         return provider is not None and provider.in_place
 
+    def _held(self, value: object, depth: int = MAX_DEPTH) -> Iterator[object]:
+        """Yield the objects in a target that have memory of their own."""
+        if self._in_place(value):
+            yield value
+            return
+        items = value.values() if isinstance(value, dict) else value
+        if isinstance(items, _MANY) and depth and not PLAIN.issuperset(map(type, items)):
+            for item in items:
+                yield from self._held(item, depth - 1)
+
     def _structural(self, data: Skeleton, target: object) -> bool:
-        if not self._path or contains_leaf(data):
+        if not (self._path and self._selection.whole(self._path)) or contains_leaf(data):
             return True
-        values = target.values() if isinstance(target, dict) else target
-        return isinstance(values, list | type({}.values())) and any(map(self._in_place, values))
+        return any(True for _ in self._held(target))
 
     def _list(self, data: list[Any], target: Any) -> Finish:
-        targets: list[Any] = [None] * len(data)
-        if type(target) is list and self._structural(data, target):
-            if len(target) == len(data):
-                targets = target
-            elif not self._adopt:
-                self.mismatch(f"{len(target)} items here, {len(data)} stored")
-                return lambda: target
-        parts = [self.child(d, t, i) for i, (d, t) in enumerate(zip(data, targets, strict=True))]
-        return lambda: [part() for part in parts]
+        fits = type(target) is list and len(target) == len(data) and self._structural(data, target)
+        parts = {
+            i: self.child(item, target[i] if fits else None, i)
+            for i, item in enumerate(data)
+            if self._selection.wants((*self._path, i))
+        }
+        if not fits or self._adopt:
+            return lambda: [part() for part in parts.values()]
+        self._settle(item for i, item in enumerate(target) if i not in parts)
 
-    def _dict(self, data: dict[str, Any], target: Any) -> Finish:
-        if self._in_place(target) and not self._adopt:
-            self.mismatch(f"{type(target).__name__} here, dict stored")
-            return lambda: target
-        return self.items(list(data.items()), target)
+        def finish() -> Any:
+            for i, part in parts.items():
+                target[i] = part()
+            return target
+
+        return finish
 
     def items(self, pairs: Sequence[tuple[Hashable, Skeleton]], target: Any) -> Finish:
         """See `Loader.items`."""
-        structural = isinstance(target, dict) and self._structural([d for _, d in pairs], target)
-        into = target if structural else None
-        if into is not None and not self._adopt:
-            self._compare({key for key, _ in pairs}, into)
-        parts = {}
-        for key, item in pairs:
-            known = into is None or self._adopt or key in into
-            if known and self._selection.wants((*self._path, key)):
-                parts[key] = self.child(item, into.get(key) if into is not None else None, key)
-        return lambda: self._filled(into, parts)
+        if not (isinstance(target, dict) and self._structural([d for _, d in pairs], target)):
+            parts = self._parts(pairs, {})
+            return lambda: {key: part() for key, part in parts.items()}
+        if self._adopt:
+            kept = {k: v for k, v in target.items() if not self._selection.wants((*self._path, k))}
+            parts = self._parts(pairs, target)
+            return lambda: kept | {key: part() for key, part in parts.items()}
+        self._compare({key for key, _ in pairs}, target)
+        parts = self._parts([pair for pair in pairs if pair[0] in target], target)
+        self._settle(item for key, item in target.items() if key not in parts)
 
-    def _filled(self, into: dict[Any, Any] | None, parts: dict[Any, Finish]) -> dict[Any, Any]:
-        values = {key: part() for key, part in parts.items()}
-        if into is None or self._adopt:
-            return values
-        into.update(values)
-        return into
+        def finish() -> Any:
+            target.update({key: part() for key, part in parts.items()})
+            return target
+
+        return finish
+
+    def _parts(
+        self, pairs: Sequence[tuple[Hashable, Skeleton]], targets: dict[Any, Any]
+    ) -> dict[Hashable, Finish]:
+        return {
+            key: self.child(item, targets.get(key), key)
+            for key, item in pairs
+            if self._selection.wants((*self._path, key))
+        }
+
+    def _settle(self, targets: Iterable[object]) -> None:
+        """Note that these are left as they are, and whether that is a difference was decided."""
+        for target in targets:
+            self._settled.update(map(id, self._held(target)))
 
     def _compare(self, data: set[Hashable], into: dict[Any, Any]) -> None:
         for keys, other, found in (

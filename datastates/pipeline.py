@@ -7,7 +7,9 @@ The caller's thread asks the arena for one piece after the other, so a full aren
 it back, and hands each to the copiers. The saver thread takes one save after the other, in the
 order of the calls, gives its pieces to the writers as they are filled, and commits when all are
 written. A save that fails anywhere gives its pieces back, is aborted in the tier, and is reported;
-the next one starts from a clean place.
+the next one starts from a clean place. That holds for whatever a provider or a tier raises, a
+panic of a native extension (no `Exception`) too: a thread of ours that ended by it would take
+every later save along.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 
 from .arena import Arena, Region
-from .errors import ClosedError, SaveTimeoutError
+from .errors import ClosedError, SaveError, SaveTimeoutError
 from .manifest import Manifest
 from .plan import Plan, Segment
 from .provider import ArrayLeaf
@@ -36,7 +40,14 @@ __all__ = ["Job", "Pipeline"]
 
 log = logging.getLogger("datastates")
 
-_WATCH_S = 60.0
+
+@contextmanager
+def _kept_going(what: str) -> Iterator[None]:
+    """Log what may not fail and does: a tier that breaks its promise must not end the saver."""
+    try:
+        yield
+    except BaseException:
+        log.exception("%s failed", what)
 
 
 @dataclass(slots=True)
@@ -100,22 +111,25 @@ class Pipeline:
         *,
         copiers: int = 0,
         writers: int = 8,
+        opened: Callable[[], object] = lambda: None,
         stall_timeout_s: float = 600.0,
         exit_timeout_s: float = 1800.0,
+        watch_s: float = 60.0,
     ) -> None:
-        """`committed` is called on the saver's thread after each commit, and must not raise."""
-        self._tier, self._committed = tier, committed
+        """`opened` is called before the first save, `committed` after each commit; both behind."""
+        self._tier, self._opened, self._committed = tier, opened, committed
         self.arena = arena
         """The staging memory; the pipeline's own."""
         self.durable = self.failed = 0
         """How many saves have ended, and how."""
         self._stall_timeout_s, self._exit_timeout_s = stall_timeout_s, exit_timeout_s
+        self._watch_s = watch_s
         cores = len(os.sched_getaffinity(0))
         self._copiers = Workers(copiers or max(1, min(4, cores)), "datastates-copy")
         self._writers = Workers(writers, "datastates-write")
         self._staging = threading.Lock()
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
+        self._jobs: deque[Job] = deque()
         self._open: list[Save] = []
         self._closed = False
         for target, name in ((self._run, "datastates-save"), (self._watch, "datastates-watch")):
@@ -133,51 +147,64 @@ class Pipeline:
         Raises:
             ClosedError: the pipeline was closed.
         """
-        with self._changed:
-            if self._closed:
-                raise ClosedError("this checkpointer is closed")
-            self._open.append(job.save)
-        waited = 0.0
-        if self._staging.acquire(timeout=self._stall_timeout_s):
-            try:
-                self.arena.reserve(job.plan.nbytes)
-                self._jobs.put(job)
-                waited = self._stage(job)
-            finally:
-                self._staging.release()
-        else:
-            self._fail(job.save, SaveTimeoutError("another save has been copying all the time"))
-            job.ready.put(None)
-            self._jobs.put(job)
-        job.save._returned(waited)
+        if not self._staging.acquire(timeout=self._stall_timeout_s):
+            error = SaveTimeoutError("another save has been copying all the time")
+            self.refuse(job.save, error)
+            return
+        try:
+            with self._changed:
+                if self._closed:
+                    raise ClosedError("this checkpointer is closed")
+                self._open.append(job.save)
+                self._jobs.append(job)
+                self._changed.notify_all()
+            self._stage(job)
+        finally:
+            self._staging.release()
 
-    def _stage(self, job: Job) -> float:
-        """Fill the arena with the job's segments; return the seconds spent waiting for room."""
-        waited, copies = 0.0, _Countdown()
-        job.save._enter("copying")
+    def refuse(self, save: Save, error: Exception) -> None:
+        """End a save that cannot begin."""
+        self._fail(save, error)
+        save._returned()
+        self._ended(save)
+
+    def _stage(self, job: Job) -> None:
+        """Fill the arena with the job's segments; whatever happens, the saver hears the end."""
+        copies = _Countdown()
+        try:
+            job.save._enter("copying")
+            self.arena.reserve(job.plan.nbytes)
+            self._copy_all(job, copies)
+            copies.wait()
+        except Exception as error:
+            self._fail(job.save, error)
+        except BaseException:  # the caller's own: Ctrl-C while this blocks, for instance
+            self._fail(job.save, SaveError("the call was interrupted"))
+            raise
+        finally:
+            try:
+                copies.wait()
+            finally:
+                job.image.drop_sources()
+                job.save._returned()
+                job.ready.put(None)
+
+    def _copy_all(self, job: Job, copies: _Countdown) -> None:
         for segment in job.plan.segments:
             before = monotonic()
-            try:
-                region = self.arena.acquire(segment.nbytes, self._stall_timeout_s)
-            except SaveTimeoutError as error:
-                self._fail(job.save, error)
-                break
-            waited += monotonic() - before
+            region = self.arena.acquire(segment.nbytes, self._stall_timeout_s)
+            job.save._waited(monotonic() - before)
             if job.save._failed():
                 self.arena.release(region)
-                break
+                return
             copies.add()
             self._copiers.submit(lambda s=segment, r=region: self._copy(job, s, r, copies))  # type: ignore[misc]
-        copies.wait()
-        job.image.drop_sources()
-        job.ready.put(None)
-        return waited
 
     def _copy(self, job: Job, segment: Segment, region: Region, copies: _Countdown) -> None:
         try:
             job.image.fill(segment, region.data)
             job.ready.put((segment, region))
-        except Exception as error:  # a source of the user's may raise anything
+        except BaseException as error:
             self._fail(job.save, error)
             self.arena.release(region)
         finally:
@@ -186,30 +213,45 @@ class Pipeline:
     # The saver's side.
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        with _kept_going("what precedes the first save"):
+            self._opened()
+        while (job := self._next()) is not None:
             self._save(job)
-            with self._changed:
-                self._open.remove(job.save)
-                self.failed += job.save._failed()
-                self.durable += not job.save._failed()
-                self._changed.notify_all()
+            self._ended(job.save)
             del job
         self._copiers.close()
         self._writers.close()
         self.arena.close()
         atexit.unregister(self._at_exit)
 
+    def _next(self) -> Job | None:
+        """Wait for the next job; None once the pipeline is closed and no save is under way."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._closed)
+            return self._jobs.popleft() if self._jobs else None
+
+    def _ended(self, save: Save) -> None:
+        save._end()
+        with self._changed:
+            if save in self._open:
+                self._open.remove(save)
+            self.failed += save._failed()
+            self.durable += not save._failed()
+            self._changed.notify_all()
+
     def _save(self, job: Job) -> None:
         writer: StepWriter | None = None
         try:
             writer = self._tier.begin(job.save.step, job.plan)
-        except Exception as error:
+        except BaseException as error:
             self._fail(job.save, error)
         self._drain(job, writer)
-        if writer is not None:
-            self._finish(job, writer)
-        if not job.save.done():
+        entry = self._finish(job, writer) if writer is not None else None
+        if entry is not None:
             job.save._end()
+            log.info("saved %s", job.save.stats)
+            with _kept_going(f"what follows the commit of step {entry.step}"):
+                self._committed(entry)
 
     def _drain(self, job: Job, writer: StepWriter | None) -> None:
         """Write pieces as they are filled, until there are no more, then wait for the writes."""
@@ -233,30 +275,28 @@ class Pipeline:
             if not job.save._failed():
                 writer.write(segment, region.data)
                 job.save._wrote(segment.nbytes)
-        except Exception as error:
+        except BaseException as error:
             self._fail(job.save, error)
         finally:
             self.arena.release(region)
             writes.done()
 
-    def _finish(self, job: Job, writer: StepWriter) -> None:
+    def _finish(self, job: Job, writer: StepWriter) -> Entry | None:
         try:
-            if job.save._failed():
-                writer.abort()
-                return
-            job.save._enter("sealing")
-            writer.seal(job.manifest())
-            job.save._enter("committing")
-            entry = writer.commit(job.record())
-        except Exception as error:
+            if not job.save._failed():
+                job.save._enter("sealing")
+                writer.seal(job.manifest())
+                job.save._enter("committing")
+                entry = writer.commit(job.record())
+                job.save._enter("durable")
+                return entry
+        except BaseException as error:
             self._fail(job.save, error)
+        with _kept_going(f"giving up step {job.save.step}"):
             writer.abort()
-        else:
-            job.save._enter("durable")
-            job.save._end()
-            self._committed(entry)
+        return None
 
-    def _fail(self, save: Save, error: Exception) -> None:
+    def _fail(self, save: Save, error: BaseException) -> None:
         if save._fail(error):
             log.error(
                 "%s", save._error, exc_info=error if log.isEnabledFor(logging.DEBUG) else None
@@ -268,9 +308,9 @@ class Pipeline:
         """Say once a minute what stands still, and where."""
         while True:
             with self._changed:
-                if self._changed.wait_for(lambda: self._closed and not self._open, _WATCH_S):
+                if self._changed.wait_for(lambda: self._closed and not self._open, self._watch_s):
                     return
-                stuck = [save for save in self._open if save._idle_s() > _WATCH_S]
+                stuck = [save for save in self._open if save._idle_s() > self._watch_s]
             for save in stuck[:1]:
                 log.warning("%r has made no progress for %.0f s", save, save._idle_s())
 
@@ -298,7 +338,6 @@ class Pipeline:
             if not self._closed:
                 self._closed = True
                 self._changed.notify_all()
-                self._jobs.put(None)
 
     def close(self, timeout_s: float | None) -> None:
         """Take no more saves, and wait until those under way have ended.

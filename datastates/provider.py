@@ -149,6 +149,16 @@ class Loader(Protocol):
         pieces through a small buffer.
         """
 
+    def claim(self, ref: LeafRef, space: str, start: int) -> bool:
+        """Tell whether the array may be read into a target's memory; report a mismatch if not.
+
+        Args:
+            ref: the stored array.
+            space: the address space, as in `Memory`.
+            start: address of the target's first byte. Names that share it in the target must
+                share it in the checkpoint, or one would overwrite the other.
+        """
+
     def alias(self, ref: LeafRef) -> Alias | None:
         """Return whose memory this array shared, and where in it, if any."""
 
@@ -164,8 +174,8 @@ class Loader(Protocol):
     def items(self, pairs: Sequence[tuple[Hashable, Any]], target: Any) -> Finish:
         """Put the values of a mapping together; its finish returns a dict.
 
-        A target that is a dict, and holds arrays or stateful objects, is compared key by key,
-        filled in place and returned itself.
+        A target that is a dict, and holds arrays or stateful objects anywhere below, is compared
+        key by key, filled in place and returned itself.
         """
 
     @property

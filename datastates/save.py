@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import traceback
 from collections.abc import Generator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from time import monotonic
 
@@ -28,6 +30,11 @@ class SaveStats:
     """Seconds from the call until the step was committed; None before."""
     gb_per_s: float | None
     """`nbytes` over `durable_s`, in 10^9 bytes a second; None before."""
+
+    def __str__(self) -> str:
+        end = f", durable after {self.durable_s:.3f} s" if self.durable_s is not None else ""
+        held = f"held the caller for {self.stalled_s:.3f} s"
+        return f"step {self.step}: {self.nbytes / 1e6:.1f} MB, {held}{end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,8 @@ class Save:
         self.step = step
         """The step that is saved."""
         self._lock = threading.Lock()
-        self._done = threading.Event()
+        self._done: Future[None] = Future()
+        self._done.set_running_or_notify_cancel()  # nobody who waits can cancel it
         self._stage = "planned"
         self._started = monotonic()
         self._ended: float | None = None
@@ -77,7 +85,7 @@ class Save:
 
     def done(self) -> bool:
         """Tell whether the save has ended: durable, or failed. Never blocks."""
-        return self._done.is_set()
+        return self._done.done()
 
     def result(self, timeout: float | None = None) -> SaveStats:
         """Wait until the step is durable; return what it cost.
@@ -89,8 +97,11 @@ class Save:
             SaveTimeoutError: it has not ended by then; it goes on.
             SaveError: it failed, and its step does not exist; `__cause__` says why.
         """
-        if not self._done.wait(timeout):
-            raise SaveTimeoutError(f"{self} has not ended after {timeout:g} s", step=self.step)
+        try:
+            self._done.result(timeout)
+        except TimeoutError:
+            message = f"{self} has not ended after {timeout:g} s"
+            raise SaveTimeoutError(message, step=self.step) from None
         error = self.exception()
         if error is not None:
             raise error
@@ -103,8 +114,9 @@ class Save:
             return self._error
 
     def __await__(self) -> Generator[object, None, SaveStats]:
-        """Wait without blocking the event loop; as `result`."""
-        return asyncio.to_thread(self.result).__await__()
+        """Wait without blocking the event loop; as `result`. Cancelling ends the wait only."""
+        yield from asyncio.wrap_future(self._done).__await__()
+        return self.result()
 
     @property
     def stats(self) -> SaveStats:
@@ -141,12 +153,15 @@ class Save:
             self._written += nbytes
             self._progress = monotonic()
 
-    def _returned(self, waited_s: float) -> None:
+    def _waited(self, seconds: float) -> None:
+        with self._lock:
+            self._waited_s += seconds
+
+    def _returned(self) -> None:
         with self._lock:
             self._stalled_s = monotonic() - self._started
-            self._waited_s = waited_s
 
-    def _fail(self, error: Exception) -> bool:
+    def _fail(self, error: BaseException) -> bool:
         """Keep the first error; returns whether this is it."""
         with self._lock:
             if self._error is not None:
@@ -164,8 +179,14 @@ class Save:
 
     def _end(self) -> None:
         with self._lock:
+            if self._ended is not None:
+                return
             self._ended = monotonic()
-        self._done.set()
+            error: BaseException | None = self._error
+        while error is not None:  # an error that is kept must not keep the memory it met
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
+        self._done.set_result(None)
 
     def _idle_s(self) -> float:
         with self._lock:

@@ -28,6 +28,7 @@ from .registry import Providers
 __all__ = [
     "LONG_VALUES",
     "MAX_DEPTH",
+    "PLAIN",
     "Flat",
     "Node",
     "Skeleton",
@@ -46,7 +47,9 @@ MAX_DEPTH = 64
 LONG_VALUES = frozenset({"bytes", "str", "packed"})
 """Nodes that the tree itself makes of values too long for the skeleton."""
 
-_PLAIN = frozenset({type(None), bool, int, float, str})
+PLAIN = frozenset({type(None), bool, int, float, str})
+"""Types of values that go into the skeleton as they are."""
+
 _OWN_ARRAY_ITEMS = 4096
 _OWN_ARRAY_NBYTES = 65536
 
@@ -102,7 +105,7 @@ class _Flattener:
 
     def child(self, value: Any, *keys: Hashable) -> Skeleton:
         kind = type(value)
-        if kind in _PLAIN and (kind is not str or len(value) < _OWN_ARRAY_NBYTES):
+        if kind in PLAIN and (kind is not str or len(value) < _OWN_ARRAY_NBYTES):
             return value
         parent, self._path = self._path, self._path + keys
         try:
@@ -141,12 +144,12 @@ class _Flattener:
         return Node("str", self.array(_bytes_leaf(value.encode("utf-8", "surrogatepass"))))
 
     def _list(self, value: list[Any]) -> Skeleton:
-        if len(value) > 16 and set(map(type, value)) <= _PLAIN:
+        if len(value) > 16 and set(map(type, value)) <= PLAIN:
             return self._plain(value)
         return [self.child(item, i) for i, item in enumerate(value)]
 
     def _dict(self, value: dict[str, Any]) -> Skeleton:
-        if len(value) > 16 and set(map(type, value.values())) <= _PLAIN:
+        if len(value) > 16 and set(map(type, value.values())) <= PLAIN:
             return self._plain(value)
         return {key: self.child(item, key) for key, item in value.items()}
 

@@ -44,14 +44,14 @@ class Workers:
 
 def run_all(tasks: Sequence[Task], threads: int, name: str) -> None:
     """Run `tasks` on a few threads and wait for all of them; the first error is raised."""
-    errors: list[Exception] = []
+    errors: list[BaseException] = []
     left = threading.Semaphore(0)
 
     def run(task: Task) -> None:
         try:
             if not errors:
                 task()
-        except Exception as error:
+        except BaseException as error:  # nobody else would tell, and the caller waits
             errors.append(error)
         left.release()
 

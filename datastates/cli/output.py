@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
 
 __all__ = [
     *("emit", "emit_json", "human", "metrics_text", "note", "plural", "printable"),
@@ -71,10 +70,7 @@ def shown_path(path: str) -> str:
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """Return an empty table in the style of all tables."""
-    from rich import box
-    from rich.table import Table
-
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
@@ -82,8 +78,6 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 def emit(*parts: RenderableType) -> None:
     """Write to stdout; coloured and fitted to the width if that is a terminal."""
-    from rich.console import Console
-
     terminal = sys.stdout.isatty()
     width = None if terminal or "COLUMNS" in os.environ else _PIPE_COLUMNS
     text = StringIO()
@@ -125,15 +119,13 @@ def progress(what: str) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield lambda nbytes, total: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-    from rich.progress import TransferSpeedColumn
+    from rich import progress as rich  # imported where it is shown
 
     columns = (
-        *(TextColumn("{task.description}", markup=False), BarColumn()),
-        *(DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn()),
+        *(rich.TextColumn("{task.description}", markup=False), rich.BarColumn()),
+        *(rich.DownloadColumn(binary_units=True), rich.TransferSpeedColumn()),
+        rich.TimeRemainingColumn(),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda nbytes, total: bar.update(task, advance=nbytes, total=total)

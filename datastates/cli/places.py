@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -13,6 +12,8 @@ from datastates.errors import DatastatesError, StepNotFoundError, StorageError, 
 from datastates.locations import open_tier
 from datastates.retention import Candidate, Mode, Retention, rank_best
 from datastates.tier import Entry, Tier
+
+from .output import note
 
 __all__ = ["Place", "find_entry", "open_place"]
 
@@ -86,7 +87,7 @@ def _best(place: Place, metric: str, mode: Mode) -> int:
         try:
             candidates.append(Candidate(step, place.catalog.record(entry).metrics))
         except DatastatesError as error:
-            warnings.warn(f"step {step} is left out: {error}", RuntimeWarning, stacklevel=2)
+            note(f"step {step} is left out: {error}")
     ranked = rank_best(candidates, metric, mode)
     if not ranked:
         known = ", ".join(sorted({name for c in candidates for name in c.metrics})) or "none"
