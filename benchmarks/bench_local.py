@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 NOTES = (
     "Restoring means that existing tensors hold the values: torch.load and safetensors load into "
     "fresh memory first, so a copy_ into each tensor follows and is timed; DCP and datastates "
-    "load in place. 'mmap, no copy' reads nothing and fills nothing: shown, not compared.",
+    "load in place. 'mmap without copy' reads nothing and fills nothing: shown, not compared.",
     "Who does not sync by itself has its files and directories synced afterwards, timed. "
     "Writing back the page cache is work of the kernel's threads, which no CPU figure here counts.",
     "Cold: the files are not in the page cache (checked page by page); names and inodes may be. "
@@ -63,7 +63,7 @@ class Bench:
         return found
 
     def measure(self, phase: str, name: str) -> dict[str, dict[str, float]]:
-        root = self.root / CONTENDERS[name].reads.replace(" ", "-")
+        root = self.root / CONTENDERS[name].reads.replace(" ", "-").replace("/", "-")
         job = {"contender": name, "phase": phase, "kind": self.kind, "size": self.size}
         if phase == "save":
             shutil.rmtree(root, ignore_errors=True)

@@ -62,7 +62,7 @@ class Contender(ABC):
     def load(self, state: Any, number: int) -> object:
         """Load into `state`; what is returned is kept alive until the clock has stopped."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing in the background
         """End what runs in the background."""
 
 
@@ -105,7 +105,7 @@ class Datastates(Contender):
 
 
 class TorchSave(Contender):
-    name = "torch.save"
+    name = "torch.save/load"
 
     def save(self, state: State, number: int) -> Callable[[], None]:
         torch.save(state, self.root / f"{number}.pt")
@@ -119,7 +119,7 @@ class TorchSave(Contender):
 
 class TorchMmap(TorchSave):
     name = "torch.load mmap"
-    reads = "torch.save"
+    reads = "torch.save/load"
     saves = False
 
     def load(self, state: State, number: int) -> object:
@@ -131,8 +131,8 @@ class TorchMmap(TorchSave):
 class TorchMapped(TorchSave):
     """Only maps the file: no byte is read, the existing tensors stay as they are."""
 
-    name = "torch.load mmap, no copy"
-    reads = "torch.save"
+    name = "torch.load mmap without copy"
+    reads = "torch.save/load"
     saves = copies = False
 
     def load(self, state: State, number: int) -> object:

@@ -12,7 +12,7 @@ from matplotlib.ticker import NullFormatter
 from report import OURS, YARDSTICK
 
 _PANELS = {"save": "save until durable", "cold": "restore, cold", "warm": "restore, warm"}
-_HIDDEN = (YARDSTICK, "torch.load mmap, no copy")
+_HIDDEN = (YARDSTICK, "torch.load mmap without copy")
 
 
 def _limits(shown: Mapping[str, Mapping[str, float]]) -> tuple[float, float]:

@@ -52,7 +52,7 @@ def shapes_of(kind: str, size: int) -> dict[str, dict[str, tuple[int, ...]]]:
     """Return the shapes of a state: `size` is MiB for `gpt`, the number of tensors for `small`."""
     if kind == "gpt":
         shapes = gpt_shapes(_gpt_width(size))
-        return {part: shapes for part in ("model", "exp_avg", "exp_avg_sq")}
+        return dict.fromkeys(("model", "exp_avg", "exp_avg_sq"), shapes)
     return {"model": {f"leaf.{i}": (256 + 8 * (i * 37 % 97),) for i in range(size)}}
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from .dtypes import ITEMSIZE
 from .provider import ArrayLeaf, Memory
+from .sources import is_c_order
 
 __all__ = ["Alias", "find_aliases"]
 
@@ -31,12 +32,7 @@ class Alias:
 
 
 def _in_c_order(leaf: ArrayLeaf, memory: Memory) -> bool:
-    expected = 1
-    for size, stride in zip(reversed(leaf.shape), reversed(memory.strides), strict=True):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return memory.dense
+    return memory.dense and is_c_order(leaf.shape, memory.strides)
 
 
 def find_aliases(leaves: Sequence[ArrayLeaf]) -> dict[int, Alias]:

@@ -1,60 +1,27 @@
 """The containers and long values of Python, as providers of the core itself.
 
-Everything comes back with its own type: a tuple as a tuple, a `defaultdict` with its factory, a
-dataclass without its `__init__` being run. Classes are named in the checkpoint and looked up
-among the modules already loaded; nothing is imported on a file's word.
+Everything comes back with its own type: a tuple as a tuple, a `defaultdict` with its factory.
+Instances of the user's classes are in `classes`.
 """
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import sys
-import types
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
 
-from .errors import FormatError, UnknownClassError
+from .classes import CLASSES
+from .errors import FormatError
 from .provider import Bytes, Finish, LeafRef, Loader, Provider, Saver
 from .tree import LONG_VALUES, Node, contains_leaf, unpack
 
-__all__ = ["CONTAINERS", "class_name", "find_class"]
+__all__ = ["CONTAINERS"]
 
 _FACTORIES: dict[str, type] = {
     t.__name__: t for t in (list, dict, set, tuple, int, float, str, bytes, bool, complex, deque)
 }
-
-
-def class_name(kind: type, saver: Saver) -> list[str]:
-    """Return how a class is written down; refuse one that could not be found again."""
-    found = getattr(sys.modules.get(kind.__module__), kind.__qualname__.split(".")[0], None)
-    for part in kind.__qualname__.split(".")[1:]:
-        found = getattr(found, part, None)
-    if found is not kind:
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        raise saver.refuse(f"its class {name} cannot be found by that name (is it local?)")
-    return [kind.__module__, kind.__qualname__]
-
-
-def find_class(named: Any, loader: Loader, accept: Callable[[type], bool]) -> type:
-    """Return a class by the name in a checkpoint, from the modules already loaded.
-
-    Raises:
-        UnknownClassError: it is not loaded, or is not of the kind that `accept` wants.
-    """
-    if not (isinstance(named, list) and len(named) == 2 and all(type(n) is str for n in named)):
-        raise loader.error(FormatError, "a class name is malformed")
-    found: Any = sys.modules.get(named[0])
-    for part in named[1].split("."):
-        found = vars(found).get(part) if isinstance(found, type | types.ModuleType) else None
-    if not isinstance(found, type) or not accept(found):
-        name = ".".join(named)
-        reason = f"its class {name} is not loaded here: import {named[0]} before restoring"
-        raise loader.error(UnknownClassError, reason)
-    return found
 
 
 def _finish_all(parts: Iterable[Finish]) -> list[Any]:
@@ -76,7 +43,8 @@ def _items(value: Iterable[Any], saver: Saver) -> list[Any]:
 
 
 def _targets(target: object, kind: type, count: int) -> list[Any]:
-    if type(target) is kind and len(target) == count:  # type: ignore[arg-type]
+    ordered = kind is not set and kind is not frozenset
+    if ordered and type(target) is kind and len(target) == count:  # type: ignore[arg-type]
         return list(target)  # type: ignore[call-overload, no-any-return]
     return [None] * count
 
@@ -125,7 +93,7 @@ class _Mapping(_Container):
         return _pairs(value, saver)
 
     def join(self, data: Any, target: Any, loader: Loader) -> Finish:
-        items = _load_pairs(data, target if type(target) is self.kind else None, loader)
+        items = _load_pairs(data, target, loader)
 
         def finish() -> Any:
             found = items()
@@ -162,6 +130,29 @@ def _mapping(kind: type) -> Provider:
     return made
 
 
+class _OrderedDict(_Mapping):
+    """With what was hung on to it: torch's state dicts carry their `_metadata` so."""
+
+    name = "OrderedDict"
+    kind = OrderedDict
+
+    def split(self, value: Any, saver: Saver) -> Any:
+        return {"items": _pairs(value, saver), "attributes": saver.child(vars(value))}
+
+    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
+        items = _load_pairs(data["items"], target, loader)
+        attributes = loader.child(data["attributes"], None)
+
+        def finish() -> Any:
+            found = items()
+            made = found if found is target else OrderedDict(found)
+            if isinstance(made, OrderedDict):
+                vars(made).update(attributes())
+            return made
+
+        return finish
+
+
 class _DefaultDict(_Mapping):
     name = "defaultdict"
     kind = defaultdict
@@ -178,76 +169,13 @@ class _DefaultDict(_Mapping):
         factory = data["factory"]
         if factory is not None and factory not in _FACTORIES:
             raise loader.error(FormatError, "a defaultdict has an unknown factory")
-        items = _load_pairs(data["items"], target if type(target) is defaultdict else None, loader)
+        items = _load_pairs(data["items"], target, loader)
 
         def finish() -> Any:
             found = items()
             return found if found is target else defaultdict(_FACTORIES.get(factory), found)
 
         return finish
-
-
-class _Object(Provider):
-    """A class instance that is its fields: rebuilt without running any code of its class."""
-
-    priority = -10
-
-    def fields(self, value: Any) -> dict[str, Any]:
-        """Return the fields by name."""
-        return dict(vars(value))
-
-    def split(self, value: Any, saver: Saver) -> Any:
-        named = class_name(type(value), saver)
-        fields = {key: saver.child(item, key) for key, item in self.fields(value).items()}
-        return {"class": named, "fields": [list(pair) for pair in fields.items()]}
-
-    def join(self, data: Any, target: Any, loader: Loader) -> Finish:
-        kind = find_class(data["class"], loader, self.claims)
-        parts = {
-            name: loader.child(item, getattr(target, name, None), name)
-            for name, item in data["fields"]
-        }
-        return lambda: self.make(kind, {name: part() for name, part in parts.items()})
-
-    def make(self, kind: type, fields: dict[str, Any]) -> Any:
-        """Return an instance with these fields."""
-        instance: Any = object.__new__(kind)
-        for name, value in fields.items():
-            object.__setattr__(instance, name, value)
-        return instance
-
-
-class _Dataclass(_Object):
-    name = "dataclass"
-
-    def claims(self, kind: type) -> bool:
-        own_new = any("__new__" in vars(base) for base in kind.__mro__[:-1])
-        stateful = hasattr(kind, "state_dict")
-        return dataclasses.is_dataclass(kind) and not own_new and not stateful
-
-    def fields(self, value: Any) -> dict[str, Any]:
-        named = [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]
-        return {name: getattr(value, name) for name in named} | getattr(value, "__dict__", {})
-
-
-class _Namespace(_Object):
-    name = "namespace"
-
-    def claims(self, kind: type) -> bool:
-        return kind is argparse.Namespace or kind is types.SimpleNamespace
-
-
-class _NamedTuple(_Object):
-    name = "namedtuple"
-
-    def claims(self, kind: type) -> bool:
-        return kind.__bases__ == (tuple,) and isinstance(getattr(kind, "_fields", None), tuple)
-
-    def fields(self, value: Any) -> dict[str, Any]:
-        return dict(zip(value._fields, value, strict=True))
-
-    def make(self, kind: type, fields: dict[str, Any]) -> Any:
-        return tuple.__new__(kind, fields.values())
 
 
 class _LongValue(Provider):
@@ -276,14 +204,12 @@ class _LongValue(Provider):
 
 CONTAINERS: tuple[Provider, ...] = (
     _mapping(dict),
-    _mapping(OrderedDict),
+    _OrderedDict(),
     _mapping(Counter),
     _DefaultDict(),
     *(_sequence(kind) for kind in (tuple, set, frozenset)),
     _Deque(),
-    _Dataclass(),
-    _Namespace(),
-    _NamedTuple(),
+    *CLASSES,
     _LongValue("bytes", lambda out: out.tobytes()),
     _LongValue("str", lambda out: str(out.data, "utf-8", "surrogatepass")),
     _LongValue("packed", lambda out: unpack(out.data)),

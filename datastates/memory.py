@@ -52,10 +52,15 @@ def populate(view: Bytes, threads: int = 2) -> None:
 
 
 def allocate(nbytes: int) -> Bytes:
-    """Return `nbytes` of page-aligned private memory; it goes when the array and its views go."""
+    """Return `nbytes` of page-aligned private memory; it goes when the array and its views go.
+
+    Large memory is not there in a forked process: a data loader's workers would otherwise make
+    the next write to each page copy it.
+    """
     area = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if nbytes >= HUGE:
         area.madvise(mmap.MADV_HUGEPAGE)
+        area.madvise(mmap.MADV_DONTFORK)
     return np.frombuffer(area, np.uint8, nbytes)
 
 

@@ -32,6 +32,7 @@ _REPR = "%="
 _INT = re.compile(r"-?[0-9]+", re.ASCII)
 _COMPONENT = re.compile(r"[A-Za-z0-9._%~=-]{1,255}", re.ASCII)
 _MAX = 200
+_MAX_INT_BITS = 512
 
 
 def _escape_first(text: str) -> str:
@@ -47,12 +48,19 @@ def _encode_str(key: str) -> str:
     return text
 
 
+def _text(key: Hashable) -> str:
+    try:
+        return repr(key)
+    except ValueError:  # Python refuses to write down integers of thousands of digits
+        return f"({type(key).__name__})"
+
+
 def _encode_key(key: Hashable) -> str:
     if type(key) is str:
         return _encode_str(key)
-    if type(key) is int:
+    if type(key) is int and key.bit_length() < _MAX_INT_BITS:
         return str(key)
-    return _REPR + quote(repr(key), safe="", errors="surrogatepass").replace("~", "%7E")
+    return _REPR + quote(_text(key), safe="", errors="surrogatepass").replace("~", "%7E")
 
 
 def _decode_key(text: str) -> Hashable:
@@ -107,5 +115,5 @@ def readable(path: Path) -> str:
     if not path:
         return "(the state itself)"
     keys = path if len(path) <= 12 else (*path[:6], "…", *path[-4:])
-    text = "/".join(k if isinstance(k, str) else repr(k) for k in keys)
+    text = "/".join(k if isinstance(k, str) else _text(k) for k in keys)
     return text if len(text) <= 300 else f"{text[:200]}…{text[-60:]}"

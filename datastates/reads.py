@@ -204,6 +204,11 @@ class _Progress:
             self.error = self.error or error
             self.changed.notify_all()
 
+    def stop(self) -> None:
+        """Let no read begin any more."""
+        with self.changed:
+            self.error = self.error or StorageError("given up")
+
     def wait(self, timeout_s: float) -> None:
         """Wait for all to end; the deadline is on progress, not on the whole."""
         with self.changed:
@@ -252,7 +257,7 @@ def run_reads(
                 done(read.nbytes)
         except DatastatesError as failure:
             error = failure
-        except Exception as failure:
+        except BaseException as failure:  # nobody else would tell, and the caller waits
             error = StorageError(f"cannot read {name}: {failure!r}")
             error.__cause__ = failure
         progress.end(name, error)
@@ -263,6 +268,7 @@ def run_reads(
             workers.submit(lambda r=read, n=name: run(r, n))  # type: ignore[misc]
         progress.wait(timeout_s)
     finally:
+        progress.stop()
         workers.close()
 
 

@@ -8,19 +8,29 @@ that was asked for by number is taken or refused, never replaced.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
 from .catalog import Catalog
-from .errors import CorruptError, MismatchError, StepNotFoundError, UsageError
-from .loader import Differences, Selection, StateLoader
+from .errors import (
+    CorruptError,
+    MismatchError,
+    StepNotFoundError,
+    StorageTimeoutError,
+    UsageError,
+)
+from .loader import StateLoader
 from .manifest import Manifest
 from .names import Path, readable
 from .reads import ExtentRead, extents_of, fill_inline, plan_reads, run_reads
 from .registry import Providers
-from .tier import Entry, Tier
+from .selection import Differences, Selection
+from .tier import Entry, StepReader, Tier
+from .workers import within
 
 __all__ = ["Recovery", "RestoreOptions", "VerifyReport", "restore", "verify"]
 
@@ -92,24 +102,51 @@ def restore(
         MismatchError: strict, and the target differs. The target is untouched.
     """
     if step is not None:
-        return _restore_entry(tier, catalog.entry(step), providers, options, ())
+        entry = within(options.timeout_s, f"listing {tier!r}", lambda: catalog.entry(step))
+        return _restore_entry(tier, entry, providers, options, ())
     damaged: list[int] = []
     last: CorruptError | None = None
     while True:
-        newest = [s for s in catalog.entries() if s not in damaged]
-        if not newest:
+        entries = within(options.timeout_s, f"listing {tier!r}", catalog.entries)
+        left = [entry for entry in entries.values() if entry.step not in damaged]
+        if not left:
             raise last or StepNotFoundError(f"there is no checkpoint in {tier!r}")
-        entry = catalog.entries().get(newest[-1])
         try:
-            if entry is not None:
-                return _restore_entry(tier, entry, providers, options, tuple(damaged))
+            return _restore_entry(tier, left[-1], providers, options, tuple(damaged))
         except StepNotFoundError:
             continue  # removed meanwhile: look again
         except CorruptError as error:
             last = error
-            catalog.mark_damaged(Entry(newest[-1]) if entry is None else entry)
-            damaged.append(newest[-1])
-            _warn_damaged(newest, error)
+            catalog.mark_damaged(left[-1])
+            damaged.append(left[-1].step)
+            _warn_damaged([entry.step for entry in left], error)
+
+
+def _open(tier: Tier, entry: Entry) -> tuple[StepReader, Manifest]:
+    reader = tier.open(entry)
+    try:
+        return reader, reader.manifest()
+    except BaseException:
+        reader.close()
+        raise
+
+
+@contextmanager
+def _opened(tier: Tier, entry: Entry, timeout_s: float) -> Iterator[tuple[StepReader, Manifest]]:
+    """Open a step; it is closed at the end unless a read may still be out.
+
+    Such a read would otherwise go on in whatever file gets the descriptor next.
+    """
+    opening = partial(_open, tier, entry)
+    reader, manifest = within(timeout_s, f"opening {tier.where(entry)}", opening)
+    try:
+        yield reader, manifest
+    except (StorageTimeoutError, KeyboardInterrupt):
+        raise
+    except BaseException:
+        reader.close()
+        raise
+    reader.close()
 
 
 def _warn_damaged(newest: Sequence[int], error: CorruptError) -> None:
@@ -126,8 +163,7 @@ def _restore_entry(
 ) -> tuple[Any, Recovery]:
     started = monotonic()
     selection = Selection(options.only)
-    with tier.open(entry) as reader:
-        manifest = reader.manifest()
+    with _opened(tier, entry, options.timeout_s) as (reader, manifest):
         loader = StateLoader(
             manifest,
             providers,
@@ -214,8 +250,7 @@ def verify(
         StepNotFoundError: it is not there.
         CorruptError: its manifest cannot be read, so nothing else can be told.
     """
-    with tier.open(entry) as reader:
-        manifest = reader.manifest()
+    with _opened(tier, entry, timeout_s) as (reader, manifest):
         total = sum(a.nbytes for a in manifest.arrays if a.extents)
         count = _counter(progress, total)
         damaged, nbytes = [], 0

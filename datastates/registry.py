@@ -35,7 +35,10 @@ def load(group: str, name: str) -> Any:
         UnknownNameError: nothing is; the message lists what there is.
         UsageError: it needs a package that is not installed.
     """
-    points = _points(group)
+    return _load(_points(group), group, name)
+
+
+def _load(points: dict[str, EntryPoint], group: str, name: str) -> Any:
     if name not in points:
         known = ", ".join(sorted(points)) or "none: is datastates installed?"
         raise UnknownNameError(
@@ -49,7 +52,8 @@ def load(group: str, name: str) -> Any:
 
 def installed() -> list[Provider]:
     """Return one of each provider that is installed."""
-    return [load(PROVIDERS, name)() for name in names(PROVIDERS)]
+    points = _points(PROVIDERS)  # looked up once: that reads every installed package's metadata
+    return [_load(points, PROVIDERS, name)() for name in sorted(points)]
 
 
 class Providers:

@@ -15,9 +15,7 @@ import numpy.typing as npt
 
 from .provider import Bytes
 
-__all__ = ["ArraySink", "ArraySource", "bytes_of", "is_dense"]
-
-Flat = npt.NDArray[Any]
+__all__ = ["ArraySink", "ArraySource", "bytes_of", "is_c_order", "is_dense", "is_disjoint", "walk"]
 
 
 def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
@@ -40,10 +38,31 @@ def bytes_of(array: npt.NDArray[Any]) -> Bytes:
     return array.reshape(-1).view(np.uint8)
 
 
-def _walk(
-    array: npt.NDArray[Any], start: int, flat: Flat, move: Callable[[Flat, Flat], None]
-) -> None:
-    """Call `move(part of array, part of flat)` for the elements from `start`, in C order."""
+def is_c_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Tell whether the elements lie one behind the other in C order; `strides` in elements."""
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def is_disjoint(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Tell whether no two elements can share memory; `strides` in any unit."""
+    reach = 0
+    for stride, size in sorted((abs(s), n) for s, n in zip(strides, shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return False
+        reach += stride * (size - 1)
+    return True
+
+
+def walk(array: Any, start: int, flat: Any, move: Callable[[Any, Any], object]) -> None:
+    """Call `move(part of array, part of flat)` for the elements from `start`, in C order.
+
+    `array` and the one-dimensional `flat` are both numpy arrays, or both tensors.
+    """
     if array.ndim <= 1:
         move(array.reshape(-1)[start : start + len(flat)] if array.ndim else array, flat)
         return
@@ -52,7 +71,7 @@ def _walk(
     at = 0
     if offset:
         at = min(row - offset, len(flat))
-        _walk(array[index], offset, flat[:at], move)
+        walk(array[index], offset, flat[:at], move)
         index += 1
     whole = (len(flat) - at) // row
     if whole:
@@ -60,7 +79,7 @@ def _walk(
         move(array[index : index + whole], flat[at:stop].reshape(whole, *array.shape[1:]))
         index, at = index + whole, stop
     if at < len(flat):
-        _walk(array[index], 0, flat[at:], move)
+        walk(array[index], 0, flat[at:], move)
 
 
 class ArraySource:
@@ -77,18 +96,21 @@ class ArraySource:
         else:
             size = self._array.itemsize
             flat = out.view(self._array.dtype)
-            _walk(self._array, start // size, flat, lambda part, run: np.copyto(run, part))
+            walk(self._array, start // size, flat, lambda part, run: np.copyto(run, part))
 
 
 class ArraySink:
-    """Takes the bytes of an array in C order and puts them where its strides say."""
+    """Takes the bytes of an array in C order and puts them where its strides say.
 
-    def __init__(self, array: npt.NDArray[Any]) -> None:
-        self._array = array
+    `dtype` is that of the bytes, where it differs from the array's in byte order.
+    """
+
+    def __init__(self, array: npt.NDArray[Any], dtype: np.dtype[Any] | None = None) -> None:
+        self._array, self._dtype = array, dtype or array.dtype
         self.nbytes = array.nbytes
         """How many bytes fill it."""
 
     def write(self, start: int, data: Bytes) -> None:
         """Store the bytes `[start, start + len(data))`."""
-        flat = data.view(self._array.dtype)
-        _walk(self._array, start // self._array.itemsize, flat, np.copyto)
+        flat = data.view(self._dtype)
+        walk(self._array, start // self._array.itemsize, flat, np.copyto)

@@ -13,7 +13,7 @@ and no msgpack length limit is ever near.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,19 +144,32 @@ class _Flattener:
         return Node("str", self.array(_bytes_leaf(value.encode("utf-8", "surrogatepass"))))
 
     def _list(self, value: list[Any]) -> Skeleton:
-        if len(value) > 16 and set(map(type, value)) <= PLAIN:
+        if len(value) > 16 and _is_short(value):
             return self._plain(value)
         return [self.child(item, i) for i, item in enumerate(value)]
 
     def _dict(self, value: dict[str, Any]) -> Skeleton:
-        if len(value) > 16 and set(map(type, value.values())) <= PLAIN:
+        if len(value) > 16 and _is_short(value.values()):
             return self._plain(value)
         return {key: self.child(item, key) for key, item in value.items()}
 
     def _plain(self, value: list[Any] | dict[str, Any]) -> Skeleton:
-        if len(value) < _OWN_ARRAY_ITEMS:
+        if len(value) < _OWN_ARRAY_ITEMS and _text_length(value) < _OWN_ARRAY_NBYTES:
             return list(value) if isinstance(value, list) else dict(value)
         return Node("packed", self.array(_bytes_leaf(pack(value))))
+
+
+def _is_short(values: Collection[Any]) -> bool:
+    """Tell whether values go into the skeleton as they are, each for itself."""
+    kinds = set(map(type, values))
+    if str not in kinds or not kinds <= PLAIN:
+        return kinds <= PLAIN
+    return all(type(v) is not str or len(v) < _OWN_ARRAY_NBYTES for v in values)
+
+
+def _text_length(value: list[Any] | dict[str, Any]) -> int:
+    texts = [*value, *value.values()] if isinstance(value, dict) else value
+    return sum(len(text) for text in texts if type(text) is str)
 
 
 def _no_provider(kind: type) -> str:

@@ -9,10 +9,15 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
 
-__all__ = ["Workers", "run_all"]
+from .errors import StorageTimeoutError
+
+__all__ = ["Workers", "run_all", "within"]
 
 Task = Callable[[], None]
+T = TypeVar("T")
 
 
 class Workers:
@@ -63,3 +68,26 @@ def run_all(tasks: Sequence[Task], threads: int, name: str) -> None:
         left.acquire()
     if errors:
         raise errors[0]
+
+
+def within(timeout_s: float, what: str, call: Callable[[], T]) -> T:
+    """Return what `call` does on a thread of its own; give it up when it takes too long.
+
+    Raises:
+        StorageTimeoutError: it has not returned; it may yet, and its result is dropped then.
+    """
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="datastates-call", daemon=True).start()
+    try:
+        return answer.result(timeout_s)
+    except TimeoutError as error:
+        if answer.done():
+            raise
+        raise StorageTimeoutError(f"no answer for {timeout_s:g} s: {what}") from error

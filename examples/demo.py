@@ -25,6 +25,7 @@ from runs import (
     Job,
     Kill,
     Report,
+    TrainingError,
     newest_step_dir,
     read_losses,
     run_and_kill,
@@ -193,4 +194,7 @@ def plain_lines(steps: int) -> Report:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except TrainingError as error:
+        sys.exit(f"the demo failed: {error}")

@@ -21,6 +21,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).with_name("train_gpt.py")
 POLL_S = 0.0005
 REPORT_EVERY_S = 0.2
+STANDSTILL_S = 120.0
 STEP_DIRS = "step-" + 10 * "[0-9]"
 
 Report = Callable[[int, float], None]
@@ -28,7 +29,12 @@ Report = Callable[[int, float], None]
 
 
 class TrainingError(Exception):
-    """The training script failed, or ended before it could be killed in a save."""
+    """The training script failed, stood still, or ended before it could be killed in a save."""
+
+    def __init__(self, reason: str, job: "Job") -> None:
+        super().__init__(
+            f"{job.name}: {reason}; the end of {job.log}:\n{job.log.read_text()[-2000:]}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,34 +92,31 @@ class Kill:
 def run_to_end(job: Job, report: Report) -> None:
     """Run `job` until it ends. Raises TrainingError if it fails."""
     with _started(job) as process:
+        follower = _Follower(job, report)
         while process.poll() is None:
-            _report(job, report)
+            follower.look()
             time.sleep(REPORT_EVERY_S)
         if process.returncode != 0:
-            raise TrainingError(f"exit status {process.returncode}:\n{job.log.read_text()[-2000:]}")
-    _report(job, report)
+            raise TrainingError(f"it ended with status {process.returncode}", job)
+    follower.look(now=True)
 
 
 def run_and_kill(job: Job, first: int, report: Report) -> Kill:
     """Run `job` and kill it in the save of step `first`, or a later one if that was too quick."""
     missed: set[Path] = set()
-    reported_at = 0.0
     with _started(job) as process:
+        follower = _Follower(job, report)
         while process.poll() is None:
             step_dir = _half_written(job.checkpoints, first)
             if step_dir is not None and step_dir not in missed:
                 if _killed_while_half_written(process, step_dir):
-                    _report(job, report)
+                    follower.look(now=True)
                     return _examine(job, step_dir, len(missed))
                 missed.add(step_dir)
-            if time.monotonic() - reported_at > REPORT_EVERY_S:
-                reported_at = time.monotonic()
-                _report(job, report)
+            follower.look()
             time.sleep(POLL_S)
-    raise TrainingError(
-        f"ended (status {process.returncode}) before a save from step {first} on could be "
-        f"interrupted; {len(missed)} were seen:\n{job.log.read_text()[-2000:]}"
-    )
+    reason = f"no save from step {first} on was caught half-written ({len(missed)} were seen)"
+    raise TrainingError(f"{reason}; it ended with status {process.returncode}", job)
 
 
 def read_losses(path: Path) -> dict[int, float]:
@@ -144,11 +147,27 @@ def _started(job: Job) -> Iterator["subprocess.Popen[bytes]"]:
             process.wait()
 
 
-def _report(job: Job, report: Report) -> None:
-    losses = read_losses(job.losses)
-    if losses:
-        step = max(losses)
-        report(step, losses[step])
+class _Follower:
+    """Reports the steps of a job, and notices when there are none any more."""
+
+    def __init__(self, job: Job, report: Report) -> None:
+        self._job, self._report = job, report
+        self._step = 0
+        self._looked_at = 0.0
+        self._moved_at = time.monotonic()
+
+    def look(self, *, now: bool = False) -> None:
+        """Report the newest step, if it is time or `now`. Raises TrainingError on a standstill."""
+        if not now and time.monotonic() - self._looked_at < REPORT_EVERY_S:
+            return
+        self._looked_at = time.monotonic()
+        losses = read_losses(self._job.losses)
+        step = max(losses, default=0)
+        if step > self._step:
+            self._step, self._moved_at = step, self._looked_at
+            self._report(step, losses[step])
+        elif self._looked_at - self._moved_at > STANDSTILL_S:
+            raise TrainingError(f"it stands still after step {step}", self._job)
 
 
 def _half_written(checkpoints: Path, first: int) -> Path | None:

@@ -1,4 +1,4 @@
-"""Numpy arrays, scalars and dtypes: same bits, same dtype, same memory order.
+"""Numpy arrays: same bits, same dtype, same memory order.
 
 What Zarr has no data type for (dates, strings, records, long doubles) is stored as the bytes of
 its elements, with the dtype beside it. Byte order is kept, too; on disk all is little-endian.
@@ -15,54 +15,22 @@ import numpy.typing as npt
 
 from datastates.dtypes import name_of, numpy_dtype
 from datastates.errors import FormatError
-from datastates.provider import ArrayLeaf, Bytes, Finish, LeafRef, Loader, Memory, Provider, Saver
+from datastates.provider import (
+    ArrayLeaf,
+    Bytes,
+    Finish,
+    LeafRef,
+    Loader,
+    Memory,
+    Provider,
+    Saver,
+    Sink,
+)
 from datastates.sources import ArraySink, ArraySource, bytes_of
 
+from .numpy_values import describe, described
+
 Array = npt.NDArray[Any]
-
-
-def _describe(dtype: np.dtype[Any], saver: Saver) -> Any:
-    if dtype.hasobject:
-        raise saver.refuse(f"a numpy dtype of Python objects ({dtype}) has no bytes to store")
-    if dtype.kind == "V" and dtype.names is None and name_of(dtype):
-        return ["name", str(name_of(dtype))]  # an ml_dtypes type: numpy itself cannot name it
-    described = np.lib.format.dtype_to_descr(dtype)
-    if np.dtype(np.lib.format.descr_to_dtype(described)) != dtype:
-        raise saver.refuse(f"the numpy dtype {dtype} cannot be written down exactly")
-    return ["descr", _plain(described)]
-
-
-def _plain(described: Any) -> Any:
-    """Turn numpy's tuples into lists, which is what plain data has."""
-    if isinstance(described, list | tuple):
-        return [_plain(item) for item in described]
-    return described
-
-
-def _tuples(described: Any) -> Any:
-    """Undo `_plain`: fields are a list of tuples (name, type[, shape])."""
-    if isinstance(described, str):
-        return described
-    return [
-        (
-            tuple(f[0]) if isinstance(f[0], list) else f[0],
-            _tuples(f[1]),
-            *(tuple(shape) for shape in f[2:]),
-        )
-        for f in described
-    ]
-
-
-def _dtype(data: Any, loader: Loader) -> np.dtype[Any]:
-    try:
-        if data[0] == "name":
-            return numpy_dtype(data[1])
-        found = np.dtype(np.lib.format.descr_to_dtype(_tuples(data[1])))
-    except (ValueError, TypeError, KeyError, IndexError, SyntaxError) as error:
-        raise loader.error(FormatError, f"its numpy dtype is malformed: {error}") from error
-    if found.hasobject:
-        raise loader.error(FormatError, "its numpy dtype holds Python objects")
-    return found
 
 
 def _memory(array: Array) -> Memory | None:
@@ -74,9 +42,13 @@ def _memory(array: Array) -> Memory | None:
     return Memory("numpy", low, high, strides, True)
 
 
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype if dtype.kind in "VSU" else dtype.newbyteorder("=")
+
+
 def _as_stored(array: Array) -> tuple[str, Array]:
     """Return the Zarr data type and the array in it; the bytes of its elements where none fits."""
-    native = array.dtype.newbyteorder("=") if array.dtype.kind not in "VSU" else array.dtype
+    native = _native(array.dtype)
     name = name_of(native)
     if name is not None:
         return name, array.astype(native, copy=False)
@@ -85,21 +57,19 @@ def _as_stored(array: Array) -> tuple[str, Array]:
 
 
 class NumpyProvider(Provider):
-    """Takes `numpy.ndarray`, numpy scalars and `numpy.dtype`."""
+    """Takes `numpy.ndarray`."""
 
     name = "numpy"
     priority = -20
     in_place = True
 
     def claims(self, kind: type) -> bool:
-        """Exactly arrays and scalars; subclasses of ndarray have state of their own."""
-        return kind is np.ndarray or issubclass(kind, np.generic)
+        """Exactly arrays: subclasses have state of their own."""
+        return kind is np.ndarray
 
     def split(self, value: Any, saver: Saver) -> Any:
         """See `Provider.split`."""
-        dtype = _describe(value.dtype, saver)
-        if isinstance(value, np.generic):
-            return {"dtype": dtype, "scalar": value.tobytes()}
+        dtype = describe(value.dtype, saver)
         if value.dtype.itemsize == 0:
             raise saver.refuse(f"arrays of the empty numpy dtype {value.dtype} have no bytes")
         zarr_name, stored = _as_stored(value)
@@ -110,76 +80,49 @@ class NumpyProvider(Provider):
 
     def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         """See `Provider.join`."""
-        dtype = _dtype(data["dtype"], loader)
-        if "scalar" in data:
-            scalar = np.frombuffer(data["scalar"], dtype)[0]
-            return lambda: scalar
-        name, shape = loader.describe(data["array"])
-        if name == "uint8" and dtype != np.uint8:
-            return self._join_bytes(data, shape, dtype, target, loader)
-        if dtype.itemsize != numpy_dtype(name).itemsize:
-            raise loader.error(FormatError, f"its dtype {dtype} is stored as {name}")
-        array = self._target(target, shape, dtype, loader)
-        if array is None:
-            array = self._make(data, shape, dtype, loader)
-        elif not _fits(array, shape, dtype):
-            return lambda: target
-        loader.read(
-            data["array"], bytes_of(array) if array.flags.c_contiguous else ArraySink(array)
-        )
-        return lambda: array if dtype.isnative else array.byteswap(inplace=True)
-
-    def _join_bytes(
-        self,
-        data: Any,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        target: Any,
-        loader: Loader,
-    ) -> Finish:
-        """Elements that Zarr has no type for: the last dimension is their bytes."""
-        if not shape or shape[-1] != dtype.itemsize:
-            raise loader.error(FormatError, f"its dtype {dtype} is stored as {shape} bytes")
-        array = self._target(target, shape[:-1], dtype, loader)
-        if array is not None and not _fits(array, shape[:-1], dtype):
-            return lambda: target
-        raw = _allocate(prod(shape), loader)
-        loader.read(data["array"], raw)
-
-        def finish() -> Array:
-            made = raw.view(dtype).reshape(shape[:-1])
-            if array is not None:
-                array[...] = made
-                return array
-            return np.asfortranarray(made) if data["order"] == "F" else made
-
-        return finish
-
-    def _target(
-        self, target: object, shape: tuple[int, ...], dtype: np.dtype[Any], loader: Loader
-    ) -> Array | None:
-        """Return the target to fill, or None to make a new array; report one that does not fit."""
+        ref, dtype = data["array"], described(data["dtype"], loader)
+        shape = _stored_shape(ref, dtype, loader)
         fits = _fits(target, shape, dtype)
-        if target is None or (loader.adopting and not fits):
-            return None
-        if not fits:
+        if target is not None and not fits and not loader.adopting:
             loader.mismatch(f"{_status(target)} here, {dtype} {shape} stored")
-        return target if isinstance(target, np.ndarray) else None
+            return lambda: target
+        if fits and target.size and not loader.claim(ref, "numpy", target.ctypes.data):
+            return lambda: target
+        array = target if fits else _make(data, shape, dtype, loader)
+        loader.read(ref, _destination(array))
+        return lambda: array
 
-    def _make(
-        self,
-        data: Any,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        loader: Loader,
-    ) -> Array:
-        alias = loader.alias(data["array"])
-        base, offset = (data["array"], 0) if alias is None else (LeafRef(alias.base), alias.offset)
-        name, base_shape = loader.describe(base)
-        nbytes = prod(base_shape) * numpy_dtype(name).itemsize
-        flat: Bytes = loader.shared(base, lambda: _allocate(nbytes, loader))
-        size = prod(shape) * dtype.itemsize
-        return flat[offset : offset + size].view(dtype).reshape(shape, order=data["order"])
+
+def _stored_shape(ref: LeafRef, dtype: np.dtype[Any], loader: Loader) -> tuple[int, ...]:
+    """Return the shape of an array; where Zarr has no such type, the last dimension is bytes."""
+    name, shape = loader.describe(ref)
+    native = _native(dtype)
+    if name_of(native) == name:
+        return shape
+    if name_of(native) or name != "uint8" or shape[-1:] != (dtype.itemsize,):
+        raise loader.error(FormatError, f"its dtype {dtype} is stored as {name} {shape}")
+    return shape[:-1]
+
+
+def _destination(array: Array) -> Bytes | Sink:
+    """Return where to read an array's bytes to: straight into its memory where that is possible."""
+    native = _native(array.dtype)
+    if name_of(native) and not array.dtype.isnative:
+        return ArraySink(array, native)
+    if array.flags.c_contiguous:
+        return bytes_of(array)
+    return ArraySink(array if name_of(native) else array.view(f"V{array.itemsize}"))
+
+
+def _make(data: Any, shape: tuple[int, ...], dtype: np.dtype[Any], loader: Loader) -> Array:
+    """Return a new array, over memory that names may share."""
+    alias = loader.alias(data["array"])
+    base, offset = (data["array"], 0) if alias is None else (LeafRef(alias.base), alias.offset)
+    name, base_shape = loader.describe(base)
+    nbytes = prod(base_shape) * numpy_dtype(name).itemsize
+    flat: Bytes = loader.shared(base, lambda: _allocate(nbytes, loader))
+    size = prod(shape) * dtype.itemsize
+    return flat[offset : offset + size].view(dtype).reshape(shape, order=data["order"])
 
 
 def _fits(target: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

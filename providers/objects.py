@@ -1,7 +1,7 @@
 """Python's own values beyond the plain ones, and pickles where they are asked for.
 
 Each comes back with its own type and value. Classes of enums are named and looked up among the
-modules already loaded (see `datastates.containers`).
+modules already loaded (see `datastates.classes`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import zoneinfo
 from collections.abc import Callable
 from typing import Any
 
-from datastates.containers import class_name, find_class
-from datastates.errors import FormatError, UntrustedError
+from datastates.classes import class_name, find_class
+from datastates.errors import FormatError, UnknownClassError, UntrustedError
 from datastates.provider import Finish, Loader, Provider, Saver
 from datastates.values import Pickled
 
@@ -28,6 +28,12 @@ _PATHS: dict[str, type] = {
         *(pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, pathlib.WindowsPath),
     )
 }
+_HERE: dict[str, type] = {
+    kind.__name__: kind if kind is type(pathlib.Path()) else kind.__bases__[-1]
+    for kind in (pathlib.PosixPath, pathlib.WindowsPath)
+}
+"""What another system's own paths come back as: pure ones."""
+
 _SINGLETONS: dict[str, object] = {"Ellipsis": ..., "NotImplemented": NotImplemented}
 
 
@@ -94,7 +100,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "Fraction": lambda d: fractions.Fraction(*_ints(d, 2)),
     "UUID": lambda d: uuid.UUID(bytes=bytes(memoryview(d))),
     "singleton": lambda d: _SINGLETONS[d],
-    **_PATHS,
+    **(_PATHS | _HERE),
 }
 
 
@@ -106,12 +112,14 @@ class ObjectsProvider(Provider):
 
     def claims(self, kind: type) -> bool:
         """The types of `_WRITE`, and those with a shape of their own."""
-        special = (slice, type(...), type(NotImplemented), dt.datetime, dt.time, Pickled, int)
+        special = (slice, type(...), type(NotImplemented), dt.datetime, dt.time, Pickled)
         return kind in _WRITE or kind in special or issubclass(kind, enum.Enum)
 
     def split(self, value: Any, saver: Saver) -> Any:
         """See `Provider.split`."""
         kind = type(value)
+        if kind is zoneinfo.ZoneInfo and value.key is None:
+            raise saver.refuse("a ZoneInfo without a key cannot be found again")
         if kind in _WRITE:
             return [kind.__name__, saver.child(_WRITE[kind](value))]
         if isinstance(value, enum.Enum):
@@ -167,7 +175,8 @@ class ObjectsProvider(Provider):
         try:
             return kind.__members__[data[2]] if data[2] is not None else kind(data[3])
         except (KeyError, ValueError) as error:
-            raise loader.error(FormatError, f"its enum has no member {data[2:]!r}") from error
+            reason = f"the enum {kind.__qualname__} has no member {data[2] or data[3]!r} here"
+            raise loader.error(UnknownClassError, reason) from error
 
     def _unpickle(self, data: Any, loader: Loader) -> Finish:
         if not loader.trusted:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from datastates.errors import FormatError
+from datastates.errors import FormatError, MismatchError
 from datastates.provider import Finish, Loader, Provider, Saver
 from datastates.values import RNG
 
@@ -38,19 +38,30 @@ def _apply(states: dict[str, Any]) -> None:
             torch.cuda.set_rng_state_all(states["cuda"])
 
 
-def _numpy_generator(states: Any) -> np.random.Generator:
-    kind = states["bit_generator"]
+def _numpy_bits(kind: Any) -> np.random.BitGenerator:
     if kind not in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"):
         raise ValueError(f"no bit generator is called {kind!r}")
-    return np.random.Generator(getattr(np.random, kind)())
+    made: np.random.BitGenerator = getattr(np.random, kind)()
+    return made
+
+
+def _numpy_state(generator: np.random.Generator) -> dict[str, Any]:
+    """Return the state, and the seeds that `spawn` makes children from."""
+    bits = generator.bit_generator
+    seeds: Any = bits.seed_seq
+    known = type(seeds) is np.random.SeedSequence
+    return {"bits": bits.state, "seeds": seeds.state if known else None}
 
 
 def _set_numpy(generator: np.random.Generator, state: Any) -> None:
-    generator.bit_generator.state = state
+    bits: Any = generator.bit_generator
+    bits.state = state["bits"]
+    if state["seeds"] is not None:
+        bits.__setstate__((state["bits"], np.random.SeedSequence(**state["seeds"])))
 
 
 class RNGProvider(Provider):
-    """Takes `RNG()`, `random.Random`, `numpy.random.Generator` and `torch.Generator`."""
+    """Takes `RNG()`, and the generators of `random`, `numpy.random` and `torch`."""
 
     name = "rng"
     priority = -20
@@ -59,7 +70,7 @@ class RNGProvider(Provider):
     def claims(self, kind: type) -> bool:
         """Exact types: a subclass may have a state of its own."""
         torch = _torch()
-        known = (RNG, random.Random, np.random.Generator)
+        known = (RNG, *_KINDS.values())
         return kind in known or (torch is not None and kind is torch.Generator)
 
     def split(self, value: Any, saver: Saver) -> Any:
@@ -69,7 +80,9 @@ class RNGProvider(Provider):
         if isinstance(value, random.Random):
             return {"kind": "python", "state": saver.child(value.getstate())}
         if isinstance(value, np.random.Generator):
-            return {"kind": "numpy", "state": saver.child(value.bit_generator.state)}
+            return {"kind": "numpy", "state": saver.child(_numpy_state(value))}
+        if isinstance(value, np.random.RandomState):
+            return {"kind": "numpy_legacy", "state": saver.child(value.get_state(legacy=False))}
         return {
             "kind": "torch",
             "device": str(value.device),
@@ -79,7 +92,7 @@ class RNGProvider(Provider):
     def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         """See `Provider.join`. Without a target, `RNG()` comes back as a dict of states."""
         kind = data["kind"]
-        wanted = {"all": RNG, "python": random.Random, "numpy": np.random.Generator}.get(kind)
+        wanted = _KINDS.get(kind, RNG if kind == "all" else None)
         if kind == "torch":
             import torch
 
@@ -90,35 +103,43 @@ class RNGProvider(Provider):
             loader.mismatch(f"{type(target).__name__} here, {wanted.__name__} stored")
             return lambda: target
         state = loader.child(data["state"], None)
-        return lambda: self._finish(kind, target, state(), loader)
+        return lambda: self._finish(data, target, state(), loader)
 
-    def _finish(self, kind: str, target: Any, state: Any, loader: Loader) -> Any:
+    def _finish(self, data: Any, target: Any, state: Any, loader: Loader) -> Any:
+        kind = data["kind"]
         try:
             if kind == "all":
                 if target is None:
                     return state
                 _apply(state)
                 return target
-            generator = target if target is not None else _NEW[kind](state)
+            generator = target if target is not None else _NEW[kind](state, data)
             _SET[kind](generator, state)
             return generator
         except (TypeError, ValueError, LookupError, RuntimeError) as error:
-            raise loader.error(FormatError, f"its generator state is refused: {error}") from error
+            raise loader.error(MismatchError, f"its generator state is refused: {error}") from error
 
 
-def _new_torch(state: Any) -> Any:
+def _new_torch(state: Any, data: Any) -> Any:
     import torch
 
-    return torch.Generator()
+    return torch.Generator(data["device"])
 
 
-_NEW: dict[str, Callable[[Any], Any]] = {
-    "python": lambda state: random.Random(),
-    "numpy": _numpy_generator,
+_KINDS: dict[str, type] = {
+    "python": random.Random,
+    "numpy": np.random.Generator,
+    "numpy_legacy": np.random.RandomState,
+}
+_NEW: dict[str, Callable[[Any, Any], Any]] = {
+    "python": lambda state, data: random.Random(),
+    "numpy": lambda state, data: np.random.Generator(_numpy_bits(state["bits"]["bit_generator"])),
+    "numpy_legacy": lambda state, data: np.random.RandomState(_numpy_bits(state["bit_generator"])),
     "torch": _new_torch,
 }
 _SET: dict[str, Callable[[Any, Any], None]] = {
     "python": lambda generator, state: generator.setstate(state),
     "numpy": _set_numpy,
+    "numpy_legacy": lambda generator, state: generator.set_state(state),
     "torch": lambda generator, state: generator.set_state(state),
 }

@@ -9,16 +9,20 @@ called with it, so hooks, versions and whatever is not a tensor are the object's
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any
 
+from datastates.errors import MismatchError
 from datastates.provider import Finish, Loader, Provider, Saver
 
 
 def _is_module(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _refused(target: object, error: Exception, loader: Loader) -> Exception:
+    reason = f"{type(target).__name__} refuses: {type(error).__name__}: {error}"
+    return loader.error(MismatchError, reason)
 
 
 class StatefulProvider(Provider):
@@ -36,45 +40,30 @@ class StatefulProvider(Provider):
 
     def split(self, value: Any, saver: Saver) -> Any:
         """See `Provider.split`."""
-        state = value.state_dict()
-        ordered = type(state) is OrderedDict
-        metadata = getattr(state, "_metadata", None)
-        return {
-            "state": saver.child(dict(state) if ordered else state),
-            "ordered": ordered,
-            "metadata": saver.child(metadata) if metadata is not None else None,
-        }
+        return {"state": saver.child(value.state_dict())}
 
     def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         """See `Provider.join`. Without a target the state dict itself comes back."""
-        ordered, metadata = data["ordered"], loader.child(data["metadata"], None)
         if target is None:
-            state = loader.child(data["state"], None)
-            return lambda: _state_dict(state(), ordered, metadata())
+            return loader.child(data["state"], None)
         if not self.claims(type(target)):
             loader.mismatch(f"{type(target).__name__} here, an object with a state dict stored")
             return lambda: target
-        current = target.state_dict()
-        if isinstance(current, Mapping):
-            current = dict(current)
         module = _is_module(target)
+        try:
+            current = target.state_dict()
+        except Exception as error:  # whatever the object raises
+            raise _refused(target, error, loader) from error
         state = loader.child(data["state"], current, adopt=not module)
 
         def finish() -> Any:
-            loaded = _state_dict(state(), ordered, metadata())
-            if module:
-                target.load_state_dict(loaded, strict=False)  # compared before, key by key
-            else:
-                target.load_state_dict(loaded)
+            try:
+                if module:
+                    target.load_state_dict(state(), strict=False)  # compared before, key by key
+                else:
+                    target.load_state_dict(state())
+            except Exception as error:  # whatever the object raises
+                raise _refused(target, error, loader) from error
             return target
 
         return finish
-
-
-def _state_dict(state: Any, ordered: bool, metadata: Any) -> Any:
-    if not ordered:
-        return state
-    made = OrderedDict(state)
-    if metadata is not None:
-        made._metadata = metadata  # type: ignore[attr-defined]
-    return made

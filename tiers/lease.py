@@ -16,6 +16,8 @@ from enum import Enum
 from pathlib import Path
 from time import monotonic, time
 
+from .posix import write_all
+
 EXPIRY_S = 3600.0
 """Seconds after which an untouched lease of another host, or without locks, is over."""
 
@@ -69,11 +71,14 @@ class Lease:
             os.utime(self._fd)
 
     def release(self) -> None:
-        """Remove the lease. The step must be committed, or gone."""
+        """Remove the lease, once. The step must be committed, or gone."""
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
         try:
             Path(self.path).unlink(missing_ok=True)
         finally:
-            os.close(self._fd)
+            os.close(fd)
 
 
 def take(path: str) -> Lease | None:
@@ -91,7 +96,7 @@ def take(path: str) -> Lease | None:
                 return None
             if _same(fd, path):
                 os.ftruncate(fd, 0)
-                os.pwrite(fd, _boot(), 0)
+                write_all(fd, _boot(), 0)
                 return Lease(path, fd)
         except BaseException:
             os.close(fd)

@@ -61,12 +61,21 @@ def preallocate(fd: int, nbytes: int) -> None:
 
     fallocate(2) itself: glibc's posix_fallocate would write zeros where it is missing.
     """
-    result = _libc.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(nbytes))
-    code = ctypes.get_errno()
+    code = errno.EINTR
+    while code == errno.EINTR:  # a signal came in between
+        result = _libc.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(nbytes))
+        code = ctypes.get_errno() if result else 0
     if result and code not in _REFUSED:
         raise OSError(code, os.strerror(code))
     if result:
         os.ftruncate(fd, nbytes)
+
+
+def write_all(fd: int, data: bytes, offset: int) -> None:
+    """Write all of a small piece, in as many calls as it takes."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], offset + done)
 
 
 def sync_path(path: str) -> None:

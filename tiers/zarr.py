@@ -107,9 +107,12 @@ class ZarrTier(DurableTier):
             sync_path(str(path.parent))
 
     def _claim(self, step: int) -> tuple[Entry, lease.Lease]:
-        """Find a name for the step that is free, or whose writer is dead, and take its lease."""
-        known = [entry for entry in self.entries() if entry.step == step]
-        generation = max((entry.generation + 1 for entry in known), default=0)
+        """Find a name for the step that is free, or whose writer is dead, and take its lease.
+
+        It is never below one that is there: of two saves the one that began later must win.
+        """
+        there = [entry.generation for entry in self._directories() if entry.step == step]
+        generation = max(there, default=0)
         while True:
             entry = Entry(step, generation)
             held = lease.take(str(self._lease(entry)))
@@ -136,13 +139,14 @@ class ZarrTier(DurableTier):
         """See `Tier.newest`; looks at no more steps than it has to."""
         return next((e for e in reversed(self._directories()) if self._is_committed(e)), None)
 
-    def _directories(self) -> list[Entry]:
+    def _directories(self, suffix: str = "") -> list[Entry]:
         with translated("list", str(self._root)):
             try:
                 names = os.listdir(self._root)
             except FileNotFoundError:
                 return []
-        return sorted(entry for name in names if (entry := _entry(name)) is not None)
+        found = (_entry(name.removesuffix(suffix)) for name in names if name.endswith(suffix))
+        return sorted(entry for entry in found if entry is not None)
 
     def _is_committed(self, entry: Entry) -> bool:
         path = self._root / _name(entry) / "zarr.json"
@@ -177,7 +181,7 @@ class ZarrTier(DurableTier):
         """See `Tier.open`."""
         with translated("open", self.where(entry)):
             directory = self._open_directory(entry)
-        return ZarrReader(directory, entry, self._files, lambda: self._is_committed(entry))
+        return ZarrReader(directory, entry, self._files)
 
     def _open_directory(self, entry: Entry) -> int:
         if not self._is_committed(entry):
@@ -200,24 +204,23 @@ class ZarrTier(DurableTier):
     # Removing.
 
     def delete(self, entry: Entry) -> None:
-        """See `Tier.delete`. The commit record goes first."""
+        """See `Tier.delete`. The commit record goes first, the rest as of any unfinished step."""
         path = self._root / _name(entry)
         with translated("remove", str(path)):
             try:
                 (path / "zarr.json").unlink()
                 if self._fsync:
                     sync_path(str(path))
-                shutil.rmtree(path)
             except FileNotFoundError:
-                if path.exists():
-                    shutil.rmtree(path)
+                pass  # someone else was faster
+            if path.exists():
+                self._sweep(entry)
 
     def sweep(self) -> list[str]:
         """See `Tier.sweep`. What another host may still write is left alone for an hour."""
         removed = []
-        for entry in self._directories():
-            if self._is_committed(entry):
-                continue
+        half = {entry for entry in self._directories() if not self._is_committed(entry)}
+        for entry in sorted(half.union(self._directories(".lease"))):
             path = self._root / _name(entry)
             try:
                 with translated("sweep", str(path)):
@@ -228,6 +231,7 @@ class ZarrTier(DurableTier):
         return removed
 
     def _sweep(self, entry: Entry) -> bool:
+        """Remove a step that is not committed, and the lease that a dead saver left."""
         held = lease.take(str(self._lease(entry)))
         if held is None:
             return False

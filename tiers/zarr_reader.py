@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
 
 import numpy as np
 from crc32c import crc32c
@@ -26,11 +25,8 @@ from .zarr_metadata import RESERVED, chunk_key, is_sharded
 class ZarrReader(StepReader):
     """Reads one step; owns the descriptor of its directory."""
 
-    def __init__(
-        self, directory: int, entry: Entry, files: Files, exists: Callable[[], bool]
-    ) -> None:
-        self._directory, self._entry = directory, entry
-        self._files, self._exists = files, exists
+    def __init__(self, directory: int, entry: Entry, files: Files) -> None:
+        self._directory, self._entry, self._files = directory, entry, files
         self._manifest: Manifest | None = None
 
     def manifest(self) -> Manifest:
@@ -70,12 +66,14 @@ class ZarrReader(StepReader):
             raise self._or_gone(error) from error
 
     def _or_gone(self, error: CorruptError) -> Exception:
-        """A step that was removed meanwhile is not damaged."""
-        if self._exists():
-            return error
-        return StepNotFoundError(
-            f"step {self._entry.step} was removed while it was read", step=self._entry.step
-        )
+        """A step that was removed meanwhile is not damaged; its record goes first."""
+        try:
+            os.stat("zarr.json", dir_fd=self._directory)
+        except OSError:
+            return StepNotFoundError(
+                f"step {self._entry.step} was removed while it was read", step=self._entry.step
+            )
+        return error
 
     def close(self) -> None:
         """See `StepReader.close`."""

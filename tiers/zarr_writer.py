@@ -31,7 +31,7 @@ from datastates.tier import Entry, Record, StepWriter
 from datastates.workers import run_all
 
 from .lease import Lease
-from .posix import Files, preallocate, sync_path, translated
+from .posix import Files, preallocate, sync_path, translated, write_all
 from .zarr_metadata import (
     RESERVED,
     Document,
@@ -95,8 +95,7 @@ class ZarrWriter(StepWriter):
         fd = os.open(self._file(array), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         try:
             preallocate(fd, at + len(index))
-            if os.pwrite(fd, index, at) != len(index):
-                raise OSError(5, "short write of a shard index")
+            write_all(fd, index, at)
         finally:
             os.close(fd)
 
@@ -158,7 +157,8 @@ class ZarrWriter(StepWriter):
         files.append(f"{self._path}/{RESERVED}/manifest.0/c.0")
         for node in self._nodes:
             files += [f"{self._path}/{node}/zarr.json", f"{self._path}/{node}"]
-        return [partial(sync_path, path) for path in [*files, str(self._path.parent)]]
+        above = [str(self._path), str(self._path.parent)]
+        return [partial(sync_path, path) for path in [*files, *above]]
 
     # The end.
 

@@ -30,4 +30,5 @@ def main() -> None:
 
 
 for command in (list_steps, show, verify, prune, export):
+    command.epilog = EXIT_CODES
     main.add_command(command)

@@ -11,12 +11,21 @@ import click
 
 from datastates.errors import CorruptError, DatastatesError, StepNotFoundError, StorageError
 
-from .output import printable
+from .output import note
 
-__all__ = ["EXIT_CODES", "Commands", "Failure", "json_option", "location_argument", "step_argument"]
+__all__ = [
+    "DAMAGED",
+    "EXIT_CODES",
+    "NOT_FOUND",
+    "Commands",
+    "NotFoundError",
+    "json_option",
+    "location_argument",
+    "step_argument",
+]
 
 DAMAGED, WRONG_USAGE, NOT_FOUND, STORAGE = 1, 2, 3, 4
-_INTERRUPTED, _HUNG_UP = 130, 141  # as a shell reports death by SIGINT and SIGPIPE
+_INTERRUPTED, _HUNG_UP = 130, 141  # as a shell reports an end by SIGINT and by SIGPIPE
 
 EXIT_CODES = """\b
 Exit codes:
@@ -30,38 +39,36 @@ Exit codes:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class Failure(click.ClickException):
-    """Ends the command with a message on stderr and an exit code."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__("\n".join(printable(line) for line in message.splitlines()))
-        self.exit_code = exit_code
+class NotFoundError(Exception):
+    """What a command was asked for is not there."""
 
 
-def _exit_code(error: DatastatesError) -> int:
-    if isinstance(error, StepNotFoundError):
-        return NOT_FOUND
-    if isinstance(error, CorruptError):
-        return DAMAGED
-    return STORAGE if isinstance(error, StorageError) else WRONG_USAGE
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (NotFoundError, NOT_FOUND),
+    (StepNotFoundError, NOT_FOUND),
+    (CorruptError, DAMAGED),
+    (StorageError, STORAGE),
+    (DatastatesError, WRONG_USAGE),
+    (OSError, STORAGE),
+    (MemoryError, STORAGE),
+    (KeyboardInterrupt, _INTERRUPTED),
+)
+"""The first that fits counts."""
 
 
 class Commands(click.Group):
-    """The group of all commands: the one border where errors are translated."""
+    """The group of all commands, and the one border at which errors are translated."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; no error of the library or the system gets out as a traceback."""
+        """Run a command; no error of the library or the system gets out as a traceback."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             _drop_output()
             ctx.exit(_HUNG_UP)
-        except KeyboardInterrupt:
-            raise Failure("interrupted", _INTERRUPTED) from None
-        except DatastatesError as error:
-            raise Failure(str(error), _exit_code(error)) from error
-        except (OSError, MemoryError) as error:
-            raise Failure(str(error) or type(error).__name__, STORAGE) from error
+        except tuple(kind for kind, _ in _CODES) as error:
+            note(f"Error: {str(error) or type(error).__name__}")
+            ctx.exit(next(code for kind, code in _CODES if isinstance(error, kind)))
 
 
 def _drop_output() -> None:
@@ -82,5 +89,5 @@ def step_argument(command: _Command) -> _Command:
 
 
 def json_option(command: _Command) -> _Command:
-    """Give a command the option `--json`, as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout.")(command)
+    """Give a command the option `--json`, as `to_json`."""
+    return click.option("--json", "to_json", is_flag=True, help="Write JSON to stdout.")(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import PurePath
 
 import click
 from rich.text import Text
@@ -11,9 +12,18 @@ from rich.text import Text
 from datastates.errors import CorruptError, StepNotFoundError
 from datastates.tier import Entry, Record
 
-from .command import DAMAGED, NOT_FOUND, json_option, location_argument
-from .output import emit, emit_json, human, metrics_text, note, plural, printable
-from .output import shown_path, table, time_text
+from .command import DAMAGED, NotFoundError, json_option, location_argument
+from .output import (
+    emit,
+    emit_json,
+    human,
+    metrics_text,
+    plural,
+    printable,
+    shown_path,
+    table,
+    time_text,
+)
 from .places import Place, open_place
 
 __all__ = ["Row", "list_steps", "rows_of", "state_text"]
@@ -72,26 +82,27 @@ def state_text(row: Row) -> Text:
 @click.command("list")
 @location_argument
 @json_option
-def list_steps(location: str, as_json: bool) -> None:
-    """List all steps in LOCATION: size, time, metrics, and whether each is complete.
+def list_steps(location: str, to_json: bool) -> None:
+    """List all steps, and whether each is complete.
 
     A step that is not complete is never restored. It is either being written now, or a saver that
     died has left it half-written; "datastates prune" removes the latter.
     """
-    rows = rows_of(open_place(location))
-    if as_json:
+    place = open_place(location)
+    rows = rows_of(place)
+    if to_json:
         emit_json({"location": location, "steps": [_as_json(row) for row in rows]})
     elif rows:
-        _show(rows)
+        _show(rows, place.tier.location)
     if not rows:
-        note(f"there is no checkpoint in {location}")
-        click.get_current_context().exit(NOT_FOUND)
+        raise NotFoundError(f"there is no checkpoint in {location}")
     if any(row.state == "damaged" for row in rows):
         click.get_current_context().exit(DAMAGED)
 
 
-def _show(rows: list[Row]) -> None:
-    found = table("step", "size", "created (UTC)", "state", "metrics", "path", right=("step", "size"))
+def _show(rows: list[Row], location: str) -> None:
+    columns = ("step", "size", "created (UTC)", "state", "metrics", "path")
+    found = table(*columns, right=("step", "size"))
     for row in rows:
         r = row.record
         found.add_row(
@@ -100,10 +111,11 @@ def _show(rows: list[Row]) -> None:
             time_text(r.created) if r else "",
             state_text(row),
             metrics_text(r.metrics) if r else "",
-            Text(shown_path(row.path), "dim"),
+            Text(printable(PurePath(row.path).name), "dim"),
         )
     complete = [row.record for row in rows if row.state == "complete" and row.record]
-    total = f"{plural(len(complete), 'step')}, {human(sum(r.nbytes for r in complete))}"
+    size = human(sum(r.nbytes for r in complete))
+    total = f"{plural(len(complete), 'step')}, {size} in {shown_path(location)}"
     notes = [f"step {row.entry.step}: {printable(row.reason)}" for row in rows if row.reason]
     emit(found, *notes, Text(total, "dim"))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from rich.box import SIMPLE_HEAD
@@ -22,8 +22,20 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 __all__ = [
-    *("emit", "emit_json", "human", "metrics_text", "note", "plural", "printable"),
-    *("progress", "shown_path", "table", "time_text"),
+    "Progress",
+    "emit",
+    "emit_json",
+    "fields",
+    "human",
+    "metrics_text",
+    "note",
+    "plural",
+    "printable",
+    "progress",
+    "shown_path",
+    "size_text",
+    "table",
+    "time_text",
 ]
 
 Progress = Callable[[int, int], None]
@@ -44,7 +56,16 @@ def human(nbytes: int) -> str:
         if size < 1024 or unit == "PiB":
             break
         size /= 1024
-    return f"{nbytes} B" if unit == "B" else f"{size:.{2 if size < 10 else 1 if size < 100 else 0}f} {unit}"
+    return (
+        f"{nbytes} B"
+        if unit == "B"
+        else f"{size:.{2 if size < 10 else 1 if size < 100 else 0}f} {unit}"
+    )
+
+
+def size_text(nbytes: int) -> str:
+    """Return a number of bytes twice, for a person and exactly: 1.53 GiB (1,642,823,000 bytes)."""
+    return human(nbytes) if nbytes < 1024 else f"{human(nbytes)} ({nbytes:,} bytes)"
 
 
 def plural(count: int, noun: str) -> str:
@@ -70,15 +91,25 @@ def shown_path(path: str) -> str:
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """Return an empty table in the style of all tables."""
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    made = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
 
 
+def fields(rows: Mapping[str, str]) -> Table:
+    """Return names and their values below each other."""
+    made = table("name", "value")
+    made.show_header, made.box = False, None
+    made.columns[0].style = "bold"
+    for row in rows.items():
+        made.add_row(*row)
+    return made
+
+
 def emit(*parts: RenderableType) -> None:
     """Write to stdout; coloured and fitted to the width if that is a terminal."""
-    terminal = sys.stdout.isatty()
+    terminal = _is_terminal(sys.stdout)
     width = None if terminal or "COLUMNS" in os.environ else _PIPE_COLUMNS
     text = StringIO()
     console = Console(
@@ -91,6 +122,10 @@ def emit(*parts: RenderableType) -> None:
 def emit_json(value: object) -> None:
     """Write one JSON document to stdout; numbers that JSON has not become strings, as in Zarr."""
     _write(json.dumps(_strict(value), allow_nan=False, indent=2) + "\n")
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()  # None where a shell has closed it: `>&-`
 
 
 def _write(text: str) -> None:
@@ -116,7 +151,7 @@ def note(text: str) -> None:
 @contextmanager
 def progress(what: str) -> Iterator[Progress]:
     """Show a progress bar on stderr while the body runs, if that is a terminal."""
-    if not sys.stderr.isatty():
+    if not _is_terminal(sys.stderr):
         yield lambda nbytes, total: None
         return
     from rich import progress as rich  # imported where it is shown

@@ -46,7 +46,7 @@ def open_place(location: str, retention: Retention | None = None) -> Place:
 def _as_step(path: Path) -> tuple[Tier, Entry] | None:
     try:
         parent = open_tier(path.parent)
-        entries = parent.entries()
+        entries = Catalog(parent, Retention()).entries().values()
     except (StorageError, UsageError):
         return None
     return next(((parent, e) for e in entries if parent.where(e) == os.fspath(path)), None)
@@ -61,7 +61,9 @@ def find_entry(place: Place, step: str | None) -> Entry:
     """
     if place.entry is not None:
         if step is not None:
-            raise UsageError(f"{place.tier.where(place.entry)} is a step already: {step} is too much")
+            raise UsageError(
+                f"{place.tier.where(place.entry)} is a step already: {step} is too much"
+            )
         return place.entry
     if step is None or step == "latest":
         newest = place.tier.newest()

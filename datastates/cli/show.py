@@ -5,18 +5,26 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import click
-from rich.console import RenderableType
-from rich.text import Text
+from rich.table import Table
 
-from datastates.manifest import Array, Manifest
+from datastates.manifest import Manifest
 from datastates.provider import LeafRef
 from datastates.tier import Entry, Record, StepReader
 
+from .arrays import array_at, arrays_table, arrays_total, as_json, find_array
 from .command import json_option, location_argument, step_argument
-from .output import emit, emit_json, human, metrics_text, plural, printable
-from .output import shown_path, table, time_text
+from .output import (
+    emit,
+    emit_json,
+    fields,
+    metrics_text,
+    printable,
+    shown_path,
+    size_text,
+    time_text,
+)
 from .places import Place, find_entry, open_place
-from .tensor import chunks_text, find_array, show_tensor
+from .tensor import show_tensor
 from .tree import render
 from .values import outline, shorten, to_plain
 
@@ -28,72 +36,55 @@ __all__ = ["show"]
 @step_argument
 @click.argument("tensor", required=False)
 @json_option
-def show(location: str, step: str | None, tensor: str | None, as_json: bool) -> None:
-    """Show STEP: what is recorded of it, its arrays, and its Python values.
+def show(location: str, step: str | None, tensor: str | None, to_json: bool) -> None:
+    """Show a step, or one array of it.
 
-    With TENSOR, the name of one of the arrays: its shape, type and statistics, for which it is
-    read and verified, in 64 MiB of memory. NaN and infinities are counted and otherwise left out.
+    Of STEP: what is recorded of it, its arrays, and its Python values.
+
+    Of TENSOR, which is the name of one of the arrays: shape, type, statistics and a histogram. It
+    is read and verified for that, through 64 MiB of memory. NaN and infinite values are counted,
+    and left out of the rest.
     """
     place = open_place(location)
     if place.entry is not None and tensor is None:
-        step, tensor = None, step  # LOCATION is the step, so what follows is the array
+        step, tensor = None, step  # LOCATION is a step, so what follows it is an array
     entry = find_entry(place, step)
     with place.tier.open(entry) as reader:
-        if tensor is not None:
-            show_tensor(reader, find_array(reader.manifest(), tensor), as_json)
+        if tensor is None:
+            _show_step(place, entry, reader, to_json)
         else:
-            _show_step(place, entry, reader, as_json)
+            show_tensor(reader, find_array(reader.manifest(), tensor), to_json)
 
 
-def _show_step(place: Place, entry: Entry, reader: StepReader, as_json: bool) -> None:
+def _show_step(place: Place, entry: Entry, reader: StepReader, to_json: bool) -> None:
     record, manifest = place.catalog.record(entry), reader.manifest()
     path = place.tier.where(entry)
-    if as_json:
-        emit_json({**asdict(record), "path": path, **_as_json(manifest)})
+    if to_json:
+        emit_json(asdict(record) | {"path": path} | _contents(manifest))
         return
-    values = render(outline(manifest.skeleton), "state", manifest)
-    emit(_header(record, path), _arrays_table(manifest), _total(manifest), "", values)
+    tree = render(outline(manifest.skeleton), "state", manifest)
+    emit(_header(record, path), arrays_table(manifest), arrays_total(manifest), "", tree)
 
 
-def _header(record: Record, path: str) -> RenderableType:
-    grid = table("", "")
-    grid.show_header, grid.box = False, None
-    grid.columns[0].style = "bold"
-    grid.add_row("step", str(record.step))
-    grid.add_row("created", f"{time_text(record.created)} UTC")
-    grid.add_row("size", f"{human(record.nbytes)} ({record.nbytes:,} bytes)")
-    grid.add_row("path", shown_path(path))
+def _header(record: Record, path: str) -> Table:
+    rows = {
+        "step": str(record.step),
+        "created": f"{time_text(record.created)} UTC",
+        "size": size_text(record.nbytes),
+        "path": shown_path(path),
+    }
     if record.metrics:
-        grid.add_row("metrics", metrics_text(record.metrics))
+        rows["metrics"] = metrics_text(record.metrics)
     for name, value in record.metadata.items():
         text = value if isinstance(value, str) else shorten(outline(value), 200)
-        grid.add_row(printable(name), printable(text))
-    return grid
+        rows[f"metadata {printable(name)}"] = printable(text)
+    return fields(rows)
 
 
-def _arrays_table(manifest: Manifest) -> RenderableType:
-    found = table("array", "type", "shape", "size", "chunks", right=("size",))
-    for array in manifest.arrays:
-        shape = " × ".join(map(str, array.shape)) or "scalar"
-        if array.alias is None:
-            last = [human(array.nbytes), chunks_text(array)]
-        else:
-            last = ["", Text(f"→ {manifest.arrays[array.alias.base].node}", "cyan")]
-        found.add_row(array.node, array.dtype, shape, *last)
-    return found
-
-
-def _total(manifest: Manifest) -> Text:
-    stored = [array for array in manifest.arrays if array.alias is None]
-    aliases = len(manifest.arrays) - len(stored)
-    text = f"{plural(len(stored), 'array')}, {human(sum(a.nbytes for a in stored))}"
-    return Text(text + (f"; {plural(aliases, 'alias')} →" if aliases else ""), "dim")
-
-
-def _as_json(manifest: Manifest) -> dict[str, object]:
+def _contents(manifest: Manifest) -> dict[str, object]:
     def stand_in(ref: LeafRef) -> object:
-        return {"array": manifest.arrays[ref.index].node if _known(ref, manifest) else None}
+        array = array_at(ref, manifest)
+        return {"array": array.node if array else None}
 
-    values = to_plain(outline(manifest.skeleton), stand_in)
-    arrays = [array_as_json(array, manifest) for array in manifest.arrays]
-    return {"arrays": arrays, "values": values}
+    arrays = [as_json(array, manifest) for array in manifest.arrays]
+    return {"arrays": arrays, "values": to_plain(outline(manifest.skeleton), stand_in)}

@@ -87,7 +87,9 @@ class Summary:
         count, mean = len(wide), float(wide.mean())
         delta, self._finite = mean - self._mean, self._finite + count
         before = self._finite - count
-        self._squares += float(np.square(wide - mean).sum()) + delta**2 * before * count / self._finite
+        self._squares += (
+            float(np.square(wide - mean).sum()) + delta**2 * before * count / self._finite
+        )
         self._mean += delta * count / self._finite
         keys = wide.view(np.uint64) >> np.uint64(64 - _BITS)
         self._bins += np.bincount(keys.astype(np.int64), minlength=1 << _BITS)

@@ -10,6 +10,7 @@ from rich.tree import Tree
 from datastates.manifest import Manifest
 from datastates.provider import LeafRef
 
+from .arrays import array_at, shape_text
 from .output import human, plural
 from .values import Group, Item, shorten
 
@@ -20,30 +21,46 @@ _MAX_ITEMS = 24
 
 def render(item: Item, label: str, manifest: Manifest) -> Tree:
     """Return the tree of a value; what holds nothing but arrays is one line of it."""
-    text = Text(label, "bold" if isinstance(item, Group) else "")
-    if not isinstance(item, Group):
-        return Tree(text.append(": ").append(_leaf(item, manifest)), guide_style="dim")
-    refs = list(_arrays_of(item))
-    if item.items and None not in refs:
-        return Tree(text.append_text(_summary(refs, manifest)), guide_style="dim")
-    if not any(isinstance(value, Group | LeafRef) for _, value in item.items) and (
-        not item.keyed or not item.items
-    ):
-        return Tree(text.append(": ", "").append(shorten(item), ""), guide_style="dim")
-    if item.kind not in ("dict", "list"):
-        text.append(f" {item.kind}", "not bold dim")
-    tree = Tree(text, guide_style="dim")
-    for name, value in item.items[:_MAX_ITEMS]:
-        tree.children.append(render(value, name, manifest))
-    if len(item.items) > _MAX_ITEMS:
-        tree.add(Text(f"… {len(item.items) - _MAX_ITEMS:,} more", "dim"))
+    line = _line(item, manifest)
+    tree = Tree(Text(label, "bold"), guide_style="dim")
+    if line is not None:
+        tree.label = Text(f"{label}: ").append_text(line)
+    elif isinstance(item, Group):
+        if item.kind not in ("dict", "list"):
+            tree.label = Text.assemble((label, "bold"), (f"  {item.kind}", "dim"))
+        for name, value in item.items[:_MAX_ITEMS]:
+            tree.children.append(render(value, name, manifest))
+        if len(item.items) > _MAX_ITEMS:
+            tree.add(Text(f"… {len(item.items) - _MAX_ITEMS:,} more", "dim"))
     return tree
 
 
-def _arrays_of(item: Item) -> Iterator[LeafRef | None]:
-    """Yield each array below `item`, and None for each value that is none."""
+def _line(item: Item, manifest: Manifest) -> Text | None:
+    """Return a value in one line, or None where it takes a branch of the tree."""
+    if isinstance(item, LeafRef):
+        return _array_line(item, manifest)
+    if not isinstance(item, Group):
+        return Text(shorten(item))
+    arrays = list(_arrays_below(item))
+    if None not in arrays:
+        found = [array_at(ref, manifest) for ref in arrays if ref is not None]
+        size = human(sum(a.nbytes for a in found if a is not None and a.alias is None))
+        return Text(f"{plural(len(found), 'array')}, {size}", "dim")
+    plain = not any(isinstance(value, Group | LeafRef) for _, value in item.items)
+    return Text(shorten(item)) if plain and (not item.keyed or not item.items) else None
+
+
+def _array_line(ref: LeafRef, manifest: Manifest) -> Text:
+    array = array_at(ref, manifest)
+    if array is None:
+        return Text("an array that is not there", "bold red")
+    return Text(f"{array.dtype} {shape_text(array)}", "dim")
+
+
+def _arrays_below(item: Item) -> Iterator[LeafRef | None]:
+    """Yield each array in `item`, and None for whatever is none."""
     if isinstance(item, Group) and item.items:
         for _, value in item.items:
-            yield from _arrays_of(value)
+            yield from _arrays_below(value)
     else:
         yield item if isinstance(item, LeafRef) else None

@@ -1,14 +1,16 @@
 """The values of a step as a person reads them, straight from the manifest's plain data.
 
 Nothing is restored for this: no class is looked up, no provider and no torch imported. So it works
-anywhere, on any checkpoint, in the time it takes to read the manifest. What our own providers
-write is shown as what it stands for; what another one wrote, or what is malformed, as it is.
+anywhere, on any checkpoint, in the time it takes to read the manifest. What the providers that
+ship write is shown as what it stands for; what another one wrote, or what is malformed, as the
+plain data that it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,103 +46,121 @@ class Opaque:
 
 
 Item = Group | Opaque | LeafRef | None | bool | int | float | str | bytes
-"""A `LeafRef` is an array of the manifest; the rest of them are values themselves."""
+"""A `LeafRef` is an array of the manifest; the rest are values themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    kind: str
+    pairs: list[tuple[Skeleton, Skeleton]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Shown as `name(part, part)`."""
+
+    name: str
+    parts: list[Skeleton]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequence:
+    kind: str
+    parts: list[Skeleton]
 
 
 def outline(data: Skeleton, depth: int = 0) -> Item:
-    """Return what a skeleton stands for."""
+    """Return what a skeleton stands for. Each part of it is looked at once."""
+    depth += 1
     if depth > _MAX_DEPTH:
         return Opaque("…")
+    data = _view(data)
+    if isinstance(data, _Fields):
+        pairs = [(_label(key, depth), outline(item, depth)) for key, item in data.pairs]
+        return Group(data.kind, tuple(pairs), True)
+    if isinstance(data, _Sequence):
+        items = [(str(i), outline(item, depth)) for i, item in enumerate(data.parts)]
+        return Group(data.kind, tuple(items), False)
+    if isinstance(data, _Call):
+        parts = [shorten(outline(part, depth)) for part in data.parts]
+        return Opaque(f"{data.name}({', '.join(parts)})")
+    known = data is None or isinstance(data, Opaque | LeafRef | bool | int | float | str | bytes)
+    return data if known else Opaque(type(data).__name__)
+
+
+def _label(key: Skeleton, depth: int) -> str:
+    return printable(key) if isinstance(key, str) else shorten(outline(key, depth))
+
+
+def _view(data: Skeleton) -> Any:
+    """Return one level of a skeleton as `_Fields`, `_Sequence`, `_Call` or a value."""
+    while isinstance(data, Node):
+        try:
+            data = _VIEWS[data.provider](data.data) if data.provider in _VIEWS else _plain(data)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            data = _plain(data)
     if isinstance(data, list):
-        return _sequence("list", data, depth)
-    if isinstance(data, dict):
-        return _fields("dict", data.items(), depth)
-    if not isinstance(data, Node):
-        return data  # type: ignore[no-any-return]
-    view = _VIEWS.get(data.provider, _generic)
-    try:
-        return view(data, depth)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-        return _generic(data, depth)
+        return _Sequence("list", data)
+    return _Fields("dict", list(data.items())) if isinstance(data, dict) else data
 
 
-def _sequence(kind: str, data: Iterable[Skeleton], depth: int) -> Group:
-    items = ((str(i), outline(item, depth + 1)) for i, item in enumerate(data))
-    return Group(kind, tuple(items), False)
+def _plain(node: Node) -> _Fields | _Sequence:
+    if isinstance(node.data, dict):
+        return _Fields(node.provider, list(node.data.items()))
+    return _Sequence(node.provider, node.data if isinstance(node.data, list) else [node.data])
 
 
-def _fields(kind: str, pairs: Iterable[Any], depth: int) -> Group:
-    items = ((_label(key), outline(item, depth + 1)) for key, item in pairs)
-    return Group(kind, tuple(items), True)
+def _fields(kind: str, pairs: list[Any]) -> _Fields:
+    return _Fields(kind, [(key, value) for key, value in pairs])
 
 
-def _label(key: Skeleton) -> str:
-    return printable(key) if isinstance(key, str) else shorten(outline(key))
+def _sequence(kind: str, parts: list[Any]) -> _Sequence:
+    return _Sequence(kind, list(parts))
 
 
-def _generic(node: Node, depth: int) -> Item:
-    data = node.data
-    if isinstance(data, dict):
-        return _fields(node.provider, data.items(), depth)
-    return _sequence(node.provider, data if isinstance(data, list) else [data], depth)
+def _object(data: Any) -> _Fields:
+    return _fields(".".join(data["class"]), data["fields"])
 
 
-def _object(node: Node, depth: int) -> Item:
-    return _fields(".".join(node.data["class"]), node.data["fields"], depth)
-
-
-def _array(node: Node, depth: int) -> Item:
-    return node.data["array"] if "array" in node.data else _generic(node, depth)
-
-
-def _numpy(node: Node, depth: int) -> Item:
-    if "scalar" not in node.data:
-        return _array(node, depth)
-    how, name = node.data["dtype"]
+def _numpy_value(data: Any) -> Opaque:
+    how, name = data["dtype"]
     dtype = numpy_dtype(name) if how == "name" else np.dtype(name)
-    return Opaque(repr(np.frombuffer(node.data["scalar"], dtype)[0]))
+    return Opaque(repr(np.frombuffer(data["scalar"], dtype)[0] if "scalar" in data else dtype))
 
 
-def _objects(node: Node, depth: int) -> Item:
-    kind, *rest = node.data
+def _objects(data: Any) -> _Call | Opaque:
+    kind, *rest = data
     if kind == "enum":
-        (module, name), member, value = rest
-        return Opaque(f"{module}.{name}.{member}" if member else f"{module}.{name}({value})")
-    if kind == "pickle":
-        return Opaque("a pickle")
+        return Opaque(f"{'.'.join(rest[0])}.{rest[1] or rest[2]}")
     if kind == "singleton":
         return Opaque(str(rest[0]))
-    found = outline(rest[0] if len(rest) == 1 else rest, depth + 1)
-    return Opaque(f"{kind}({shorten(found).strip('[]')})")
+    if kind == "pickle":
+        return Opaque("a pickle")
+    parts = [part for item in rest for part in (item if isinstance(item, list) else [item])]
+    return _Call(str(kind), parts)
 
 
-def _torch(node: Node, depth: int) -> Item:
-    kind, value = node.data
-    if kind == "size":
-        return Opaque(f"torch.Size({value})")
-    return Opaque(f"torch.device({value!r})" if kind == "device" else f"torch.{value}")
+def _torch(data: Any) -> _Call | Opaque:
+    kind, value = data
+    return Opaque(f"torch.{value}") if kind == "name" else _Call(f"torch.{kind}", [value])
 
 
-_VIEWS: dict[str, Callable[[Node, int], Item]] = {
-    **dict.fromkeys(
-        ("dict", "OrderedDict", "Counter"), lambda n, depth: _fields(n.provider, n.data, depth)
-    ),
-    **dict.fromkeys(
-        ("tuple", "set", "frozenset"), lambda n, depth: _sequence(n.provider, n.data, depth)
-    ),
+_VIEWS: dict[str, Callable[[Any], Any]] = {
+    **{name: partial(_fields, name) for name in ("dict", "Counter")},
+    **{name: partial(_sequence, name) for name in ("tuple", "set", "frozenset")},
     **dict.fromkeys(("dataclass", "namespace", "namedtuple"), _object),
-    **dict.fromkeys(("bytes", "str", "packed"), lambda n, depth: n.data),
-    "deque": lambda n, depth: _sequence("deque", n.data["items"], depth),
-    "defaultdict": lambda n, depth: _fields("defaultdict", n.data["items"], depth),
-    "numpy": _numpy,
+    **dict.fromkeys(("bytes", "str", "packed"), lambda data: data),
+    **dict.fromkeys(("tensor", "numpy"), lambda data: data["array"]),
+    **dict.fromkeys(("stateful", "rng"), lambda data: data["state"]),
+    "OrderedDict": lambda data: _fields("OrderedDict", data["items"]),
+    "defaultdict": lambda data: _fields("defaultdict", data["items"]),
+    "deque": lambda data: _sequence("deque", data["items"]),
+    "numpy_value": _numpy_value,
     "objects": _objects,
-    "rng": lambda n, depth: outline(n.data["state"], depth),
-    "stateful": lambda n, depth: outline(n.data["state"], depth),
-    "tensor": _array,
     "torch": _torch,
 }
 
-_BRACKETS = {"list": "[]", "tuple": "()", "set": "{}", "dict": "{}"}
+_BRACKETS = {"list": ("[", "]"), "tuple": ("(", ")"), "set": ("{", "}"), "dict": ("{", "}")}
 
 
 def shorten(item: Item, limit: int = 60) -> str:
@@ -148,27 +168,28 @@ def shorten(item: Item, limit: int = 60) -> str:
     if isinstance(item, Opaque):
         text = printable(item.text)
     elif isinstance(item, Group):
-        text = _in_one_line(item)
+        text = _in_one_line(item, limit)
     elif isinstance(item, LeafRef):
         text = "an array"
     elif isinstance(item, int) and item.bit_length() > _MAX_INT_BITS:
         return f"{hex(item)[:20]}… ({item.bit_length():,} bits)"
     elif isinstance(item, str | bytes) and len(item) > limit:
-        return f"{item[: limit - 20]!r}… ({len(item):,} {'bytes' if isinstance(item, bytes) else 'characters'})"
+        unit = "bytes" if isinstance(item, bytes) else "characters"
+        return f"{item[: limit - 20]!r}… ({len(item):,} {unit})"
     else:
         text = repr(item)
     return text if len(text) <= limit else f"{text[: limit - 20]}…{text[-15:]}"
 
 
-def _in_one_line(group: Group) -> str:
-    few = [
-        f"{label}: {shorten(item)}" if group.keyed else shorten(item)
-        for label, item in group.items[:8]
-    ]
-    more = len(group.items) - len(few)
-    left, right = _BRACKETS.get(group.kind, "()")
-    name = "" if group.kind in _BRACKETS else group.kind
-    return f"{name}{left}{', '.join(few)}{f', … {more:,} more' if more else ''}{right}"
+def _in_one_line(group: Group, limit: int) -> str:
+    few: list[str] = []
+    for label, item in group.items:
+        if sum(len(one) + 2 for one in few) > limit - 30:
+            few.append(f"… {len(group.items) - len(few):,} more")
+            break
+        few.append(f"{label}: {shorten(item)}" if group.keyed else shorten(item))
+    left, right = _BRACKETS.get(group.kind, ("(", ")"))
+    return f"{'' if group.kind in _BRACKETS else group.kind}{left}{', '.join(few)}{right}"
 
 
 def to_plain(item: Item, arrays: Callable[[LeafRef], object]) -> object:

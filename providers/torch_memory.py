@@ -1,0 +1,149 @@
+"""Where tensors lie: their memory as bytes to read and to fill, on the host and on devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from datastates.dtypes import ITEMSIZE
+from datastates.provider import Bytes, LeafRef, Loader, Memory, Sink, Source
+from datastates.sources import ArraySink, ArraySource, bytes_of, is_dense, walk
+
+Tensor = torch.Tensor
+
+NAMES: dict[torch.dtype, str] = {
+    getattr(torch, name): name for name in ITEMSIZE if hasattr(torch, name)
+}
+"""The stored data type of each torch dtype that has one."""
+
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+"""And back."""
+
+_TYPESTR = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8", 16: "<c16"}
+_RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def raw(tensor: Tensor) -> Tensor:
+    """Return a tensor's elements as integers of the same size, so that moving keeps every bit."""
+    plain = tensor.detach()
+    if plain.dtype in (torch.complex64, torch.complex128):
+        return plain
+    return plain.view(_RAW[plain.element_size()])
+
+
+class _Exposed:
+    """A CPU tensor as numpy's array interface; `Tensor.numpy()` would fix its storage's size."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * size for stride in tensor.stride()),
+            "typestr": _TYPESTR[size],
+            "data": (tensor.data_ptr(), False),
+        }
+
+
+def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Return the memory of a CPU tensor as a numpy array of raw elements, not a copy.
+
+    The array keeps the tensor alive, and leaves it as it is: its storage can still be resized.
+    """
+    if not tensor.numel():
+        return np.empty(tuple(tensor.shape), _TYPESTR[tensor.element_size()])
+    return np.asarray(_Exposed(tensor))
+
+
+def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a new tensor of this shape."""
+    return tuple(prod(max(1, n) for n in shape[d + 1 :]) for d in range(len(shape)))
+
+
+class DeviceSource:
+    """The bytes of a tensor on an accelerator; each read is one copy to the host."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._flat = raw(tensor).contiguous().view(-1)
+
+    def read(self, start: int, out: Bytes) -> None:
+        """Copy `[start, start + len(out))` into `out`; blocks until it is there."""
+        size = self._flat.element_size()
+        part = self._flat[start // size : (start + len(out)) // size]
+        torch.from_numpy(out).view(part.dtype).copy_(part)
+
+
+class DeviceSink:
+    """Takes bytes for a tensor that is not in host memory."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = raw(tensor)
+        self.nbytes = tensor.numel() * tensor.element_size()
+        """How many bytes fill it."""
+
+    def write(self, start: int, data: Bytes) -> None:
+        """Store the bytes `[start, start + len(data))`; blocks until they are on the device."""
+        size = self._tensor.element_size()
+        values = torch.from_numpy(data).view(self._tensor.dtype)
+        if self._tensor.is_contiguous():
+            self._tensor.view(-1)[start // size : (start + len(data)) // size].copy_(values)
+        else:
+            walk(self._tensor, start // size, values, lambda part, run: part.copy_(run))
+
+
+def source_of(tensor: Tensor) -> Source:
+    """Return what reads a tensor's bytes."""
+    return ArraySource(as_numpy(tensor)) if tensor.device.type == "cpu" else DeviceSource(tensor)
+
+
+def destination(tensor: Tensor) -> Bytes | Sink:
+    """Return where to read a tensor's bytes to: straight into its memory where that is possible."""
+    if tensor.device.type != "cpu":
+        return DeviceSink(tensor)
+    array = as_numpy(tensor)
+    return bytes_of(array) if array.flags.c_contiguous else ArraySink(array)
+
+
+def memory_of(tensor: Tensor) -> Memory | None:
+    """Return where a tensor lies; None where it has no elements."""
+    if tensor.numel() == 0:
+        return None
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    start = tensor.data_ptr()
+    stop = start + (last + 1) * tensor.element_size()
+    return Memory(str(tensor.device), start, stop, strides, is_dense(shape, strides))
+
+
+class Flat:
+    """New memory for one stored array, shared by all tensors that are views of it."""
+
+    def __init__(self, ref: LeafRef, loader: Loader) -> None:
+        name, shape = loader.describe(ref)
+        nbytes = prod(shape) * ITEMSIZE[name]
+        try:  # numpy asks for huge pages, which torch's allocator does not: much faster to fill
+            room = np.empty(nbytes + 4096, np.uint8)
+        except (MemoryError, ValueError) as error:
+            raise loader.error(MemoryError, f"there is no memory for {nbytes} bytes") from error
+        skip = -room.__array_interface__["data"][0] % 4096
+        self.bytes: Bytes = room[skip : skip + nbytes]
+        self.host = torch.from_numpy(self.bytes).view(DTYPES[name])
+        self._device = loader.device
+        self._moved: Tensor | None = None
+        self._sink: Sink | None = None
+
+    def sink(self, make: Callable[[], Sink]) -> Sink:
+        """Return what fills the memory where it is not in C order; one for all names."""
+        self._sink = self._sink or make()
+        return self._sink
+
+    def tensor(self) -> Tensor:
+        """Return the elements, on the device that was asked for; moved once."""
+        if self._moved is None:
+            self._moved = self.host if self._device is None else self.host.to(self._device)
+        return self._moved

@@ -1,0 +1,179 @@
+"""The staging memory: aligned, bounded, fair, and used again."""
+
+import threading
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import datastates as ds
+from datastates.arena import MIN_ARENA_NBYTES, Arena, Region
+from datastates.errors import SaveTimeoutError
+from datastates.grid import PAGE
+from datastates.memory import address
+
+MIB = 1 << 20
+
+
+def acquired_later(arena: Arena, nbytes: int) -> tuple[threading.Thread, list[Region]]:
+    """Ask for a piece on another thread; returns when that thread is waiting or has it."""
+    found: list[Region] = []
+    waiting = threading.Thread(target=lambda: found.append(arena.acquire(nbytes, 30.0)))
+    waiting.start()
+    waiting.join(0.05)
+    return waiting, found
+
+
+@pytest.mark.parametrize("nbytes", [0, -5, MIN_ARENA_NBYTES - 1])
+def test_a_budget_that_is_too_small_is_refused(nbytes: int) -> None:
+    with pytest.raises(ds.UsageError, match=str(MIN_ARENA_NBYTES)):
+        Arena(nbytes)
+
+
+def test_nothing_is_allocated_before_it_is_reserved() -> None:
+    assert Arena(1 << 40).statistics().nbytes == 0
+
+
+def test_only_what_the_state_needs_is_allocated() -> None:
+    arena = Arena(64 * MIB)
+    arena.reserve(10 * MIB + 1)
+    assert arena.statistics().nbytes == 10 * MIB + PAGE
+    arena.reserve(1 << 40)
+    assert arena.statistics().nbytes == arena.budget == 64 * MIB
+    assert repr(arena) == f"<Arena 0 of {64 * MIB} bytes used, budget {64 * MIB}>"
+
+
+def test_it_never_shrinks_between_saves() -> None:
+    arena = Arena(64 * MIB)
+    arena.reserve(32 * MIB)
+    block = arena.acquire(PAGE, 1.0)
+    arena.release(block)
+    arena.reserve(9 * MIB)
+    again = arena.acquire(PAGE, 1.0)
+    assert arena.statistics().nbytes == 32 * MIB
+    assert address(again.data) == address(block.data)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3 * MIB)), max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_pieces_are_aligned_and_never_overlap(steps: list[tuple[bool, int]]) -> None:
+    arena = Arena(MIN_ARENA_NBYTES)
+    arena.reserve(MIN_ARENA_NBYTES)
+    held: list[Region] = []
+    for take, number in steps:
+        if take:
+            try:
+                held.append(arena.acquire(number, 0.0))
+            except SaveTimeoutError:
+                continue
+            assert len(held[-1].data) == number
+            assert number == 0 or address(held[-1].data) % PAGE == 0
+        elif held:
+            arena.release(held.pop(number % len(held)))
+    spans = sorted((r.start, r.start + len(r.data)) for r in held if len(r.data))
+    assert all(stop <= start for (_, stop), (start, _) in pairwise(spans))
+    for region in held:
+        arena.release(region)
+    assert arena.statistics().used_nbytes == 0
+    arena.release(arena.acquire(MIN_ARENA_NBYTES, 0.0))  # all of it is one piece again
+
+
+def test_a_full_arena_lends_as_soon_as_a_piece_comes_back() -> None:
+    arena = Arena(MIN_ARENA_NBYTES)
+    arena.reserve(MIN_ARENA_NBYTES)
+    first, second = arena.acquire(6 * MIB, 1.0), arena.acquire(2 * MIB, 1.0)
+    waiting, found = acquired_later(arena, 3 * MIB)
+    arena.release(second)
+    assert waiting.is_alive(), "there is no room for it yet"
+    arena.release(first)
+    waiting.join(10)
+    assert len(found) == 1
+
+
+def test_who_waits_too_long_is_told_what_for() -> None:
+    arena = Arena(MIN_ARENA_NBYTES)
+    arena.reserve(MIN_ARENA_NBYTES)
+    arena.acquire(5 * MIB, 1.0)
+    with pytest.raises(SaveTimeoutError, match=f"{4 * MIB} bytes.*{5 * MIB} bytes in use"):
+        arena.acquire(4 * MIB, 0.01)
+    arena.acquire(3 * MIB, 0.0)  # whoever gave up stands in nobody's way
+
+
+def test_a_large_request_is_not_starved_by_small_ones() -> None:
+    arena = Arena(MIN_ARENA_NBYTES)
+    arena.reserve(MIN_ARENA_NBYTES)
+    small = arena.acquire(MIB, 1.0)
+    large, got_large = acquired_later(arena, 8 * MIB)
+    late, got_late = acquired_later(arena, MIB)
+    assert large.is_alive() and late.is_alive(), "the small one must not pass the large one"
+    arena.release(small)
+    large.join(10)
+    assert got_large and late.is_alive()
+    arena.release(got_large[0])
+    late.join(10)
+    assert got_late
+
+
+def test_it_grows_for_a_larger_state_while_pieces_are_lent_out() -> None:
+    """The first, small save is still being written when a large tensor needs one large piece."""
+    arena = Arena(64 * MIB)
+    arena.reserve(MIB)
+    lent = arena.acquire(MIB, 1.0)
+    lent.data[:] = 7
+    arena.reserve(48 * MIB)
+    waiting, found = acquired_later(arena, 32 * MIB)
+    assert waiting.is_alive()
+    assert arena.statistics().nbytes == MIN_ARENA_NBYTES
+    assert (lent.data == 7).all(), "what is lent out stays where it is"
+    arena.release(lent)
+    waiting.join(10)
+    assert len(found[0].data) == 32 * MIB
+    assert arena.statistics().nbytes == 48 * MIB
+
+
+def test_where_there_is_no_memory_a_smaller_state_still_has_room() -> None:
+    arena = Arena(1 << 50)
+    with pytest.raises((OSError, OverflowError)):
+        arena.reserve(1 << 50)
+    assert arena.statistics().nbytes == 0
+    arena.reserve(MIB)
+    assert len(arena.acquire(MIB, 1.0).data) == MIB
+
+
+def test_the_memory_is_given_back_at_the_end() -> None:
+    arena = Arena(MIN_ARENA_NBYTES)
+    arena.reserve(MIN_ARENA_NBYTES)
+    arena.close()
+    assert arena.statistics().nbytes == 0
+
+
+def test_a_forked_process_does_not_get_the_memory(start: Any) -> None:
+    """Data loaders fork; the arena's pages would be copied for them at the next save."""
+    script = start(
+        """
+        import os
+        from datastates.arena import Arena
+        from datastates.memory import address
+        arena = Arena(8 << 20)
+        arena.reserve(8 << 20)
+        where = f"{address(arena.acquire(4096, 1.0).data):x}-"
+        print(where in open("/proc/self/maps").read(), flush=True)
+        if not os.fork():
+            print(where in open("/proc/self/maps").read(), flush=True)
+            os._exit(0)
+        os.wait()
+        """
+    )
+    assert [script.line(), script.line()] == ["True", "False"]
+    script.end()
+
+
+def test_fresh_memory_is_zero_and_writable() -> None:
+    arena = Arena(MIN_ARENA_NBYTES)
+    arena.reserve(MIN_ARENA_NBYTES)
+    data = arena.acquire(MIN_ARENA_NBYTES, 1.0).data
+    assert not data.any()
+    data[:] = np.arange(len(data), dtype=np.uint8)
