@@ -86,8 +86,7 @@ class NumpyValuesProvider(Provider):
             return {"dtype": describe(value, saver)}
         dtype = describe(value.dtype, saver)
         if isinstance(value, np.str_ | np.bytes_):  # numpy's own reading drops zeros at their end
-            plain = str(value) if isinstance(value, np.str_) else bytes(value)
-            return {"dtype": dtype, "text": saver.child(plain)}
+            return {"dtype": dtype, "text": saver.child(value[:])}
         return {"dtype": dtype, "scalar": value.tobytes()}
 
     def join(self, data: Any, target: Any, loader: Loader) -> Finish:

@@ -19,7 +19,8 @@ def same(saved: Any, restored: Any) -> bool:
 
 def assert_same(saved: Any, restored: Any) -> None:
     """Fail with the path of the first difference."""
-    assert difference(saved, restored) == ""
+    found = difference(saved, restored)
+    assert not found, found
 
 
 def difference(a: Any, b: Any, path: str = "state") -> str:

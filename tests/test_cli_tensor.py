@@ -66,6 +66,15 @@ def test_statistics_of_an_array(cli: Cli, tmp_path: Path, name: str) -> None:
     assert cli("show", "r", "latest", "a").exit_code == 0
 
 
+def test_sums_beyond_a_float64_are_not_told(cli: Cli, tmp_path: Path) -> None:
+    save(tmp_path / "r", {"a": np.array([1e308, 1e308, -1e308])})
+
+    found = strict_json(cli("show", "r", "1", "a", "--json"))
+
+    assert (found["min"], found["max"], found["std"]) == (-1e308, 1e308, None)
+    assert sum(bar["count"] for bar in found["histogram"]) == 3
+
+
 def test_statistics_of_nothing(cli: Cli, tmp_path: Path) -> None:
     save(tmp_path / "r", {"none": np.zeros((0, 3)), "nan": np.full(5, np.nan)})
 

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +244,7 @@ def test_the_seam_misses_no_call_that_changes_the_file_system(
         pytest.skip(f"strace does not work here: {probe.stderr.decode()[-200:]}")
     request = json.dumps({"do": "save", "base": str(base), **AGAIN})
     command = [*strace, "--seccomp-bpf", *children.command]
-    done = subprocess.run(command, input=request, capture_output=True, text=True, check=True)
+    options = {"input": request, "stdout": subprocess.PIPE, "env": children.environment}
+    done = subprocess.run(command, check=True, text=True, **options)
     seen = Counter(key.rpartition(" ")[0] for key in calls(json.loads(done.stdout)))
     assert traced_calls(log.read_text(), base) == seen

@@ -231,7 +231,7 @@ def test_dtypes_come_back(memory_ckpt, kind):
         lambda: np.matrix([[1]]),
         lambda: np.zeros(3, np.dtype("i4", metadata={"unit": "m"})),
         lambda: np.dtype(object),
-        lambda: np.empty(3, "S0"),
+        lambda: np.empty(3, "V0"),
     ],
 )
 def test_what_has_no_bytes_of_its_own_is_refused_by_name(memory_ckpt, make):

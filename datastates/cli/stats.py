@@ -9,7 +9,7 @@ are these million narrow bins summed up to the few that are shown.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,8 @@ class Statistics:
     inf: int
     zeros: int
     min: float | None
-    """This and the following ones: of the finite values, None where there are none."""
+    """This and the following ones: of the finite values. None where there are none, or where
+    their sums are beyond a float64."""
     max: float | None
     mean: float | None
     std: float | None
@@ -88,7 +89,7 @@ class Summary:
         delta, self._finite = mean - self._mean, self._finite + count
         before = self._finite - count
         self._squares += (
-            float(np.square(wide - mean).sum()) + delta**2 * before * count / self._finite
+            float(np.square(wide - mean).sum()) + delta * delta * before * count / self._finite
         )
         self._mean += delta * count / self._finite
         keys = wide.view(np.uint64) >> np.uint64(64 - _BITS)
@@ -99,9 +100,10 @@ class Summary:
         counts = (self._elements, self._nan, self._inf, self._zeros)
         if not self._finite:
             return Statistics(*counts, None, None, None, None, ())
-        std = sqrt(self._squares / self._finite)
+        mean = self._mean if isfinite(self._mean) else None
+        std = sqrt(self._squares / self._finite) if isfinite(self._squares) else None
         histogram = self._histogram(bins)
-        return Statistics(*counts, self._low, self._high, self._mean, std, histogram)
+        return Statistics(*counts, self._low, self._high, mean, std, histogram)
 
     def _histogram(self, bins: int) -> tuple[Bin, ...]:
         low, high = float(self._low), float(self._high)

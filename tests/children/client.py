@@ -15,13 +15,15 @@ class Children:
 
     command = (sys.executable, str(Path(__file__).parent / "server.py"))
     """Starts the server."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    """With which no import starts a thread."""
 
     def __init__(self) -> None:
         self._server = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env=self.environment,
             text=True,
         )
 
