@@ -33,10 +33,11 @@ from .errors import (
     UsageError,
 )
 from .provider import ArrayLeaf, LeafRef, Loader, Memory, Provider, Saver
-from .recovery import Recovery, VerifyReport
+from .recovery import Recovery
 from .save import Save, SaveStats, SaveStatus
 from .tier import DurableTier, Entry, Incomplete, Record, StepReader, StepWriter, Tier
 from .values import RNG, Pickled
+from .verification import VerifyReport
 
 _zarr_dtypes.register()
 

@@ -10,25 +10,12 @@ leaves that overlap in part are stored each for itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from .dtypes import ITEMSIZE
-from .provider import ArrayLeaf, Memory
+from .provider import Alias, ArrayLeaf, Memory
 from .sources import is_c_order
 
-__all__ = ["Alias", "find_aliases"]
-
-
-@dataclass(frozen=True, slots=True)
-class Alias:
-    """A leaf that is a view of another one."""
-
-    base: int
-    """Index of the leaf that holds the bytes; never an alias itself."""
-    offset: int
-    """Bytes from the base's first byte to the view's."""
-    strided: bool = False
-    """The base is not in C order, and this is the same view of the same memory."""
+__all__ = ["find_aliases"]
 
 
 def _in_c_order(leaf: ArrayLeaf, memory: Memory) -> bool:

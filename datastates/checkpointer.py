@@ -23,12 +23,13 @@ from .memory import available_nbytes
 from .pipeline import Job, Pipeline
 from .plan import make_plan
 from .provider import Provider
-from .recovery import Recovery, RestoreOptions, VerifyReport, restore, verify
+from .recovery import Recovery, RestoreOptions, restore
 from .registry import Providers, installed
 from .retention import Mode, Retention
 from .save import Save, SaveStats, SaveStatus
 from .tier import Record, Tier
 from .tree import flatten
+from .verification import VerifyReport, verify
 
 __all__ = ["Checkpointer", "Statistics", "StepInfo"]
 

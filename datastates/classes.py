@@ -88,7 +88,7 @@ class _Dataclass(_Object):
 
     def fields(self, value: Any) -> dict[str, Any]:
         named = [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]
-        return {name: getattr(value, name) for name in named} | getattr(value, "__dict__", {})
+        return getattr(value, "__dict__", {}) | {name: getattr(value, name) for name in named}
 
 
 class _Namespace(_Object):
@@ -96,6 +96,11 @@ class _Namespace(_Object):
 
     def claims(self, kind: type) -> bool:
         return kind is argparse.Namespace or kind is types.SimpleNamespace
+
+    def make(self, kind: type, fields: dict[str, Any]) -> Any:
+        instance = kind()
+        vars(instance).update(fields)
+        return instance
 
 
 class _NamedTuple(_Object):

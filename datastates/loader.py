@@ -23,12 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from .alias import Alias
 from .errors import FormatError, UnknownNameError
 from .manifest import Manifest
 from .memory import address
 from .names import Path, readable
-from .provider import Bytes, Finish, LeafRef, Provider, Sink
+from .provider import Alias, Bytes, Finish, LeafRef, Provider, Sink
 from .registry import Providers
 from .selection import Differences, Selection
 from .tree import LONG_VALUES, MAX_DEPTH, PLAIN, Node, Skeleton, contains_leaf

@@ -15,11 +15,11 @@ from typing import Any
 
 import msgpack
 
-from .alias import Alias
 from .dtypes import ITEMSIZE
 from .errors import FormatError
 from .grid import Grid
 from .names import is_safe_node
+from .provider import Alias
 from .tree import Skeleton, pack, unpack
 
 __all__ = ["FORMAT", "MAX_MANIFEST_NBYTES", "Array", "Manifest", "decode", "encode"]

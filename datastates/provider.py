@@ -22,15 +22,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from .alias import Alias
-
 __all__ = [
+    "Alias",
     "ArrayLeaf",
     "Bytes",
     "Finish",
@@ -108,6 +106,18 @@ class LeafRef:
 
     index: int
     """Which array of the image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A leaf that is a view of another one."""
+
+    base: int
+    """Index of the leaf that holds the bytes; never an alias itself."""
+    offset: int
+    """Bytes from the base's first byte to the view's."""
+    strided: bool = False
+    """The base is not in C order, and this is the same view of the same memory."""
 
 
 class Saver(Protocol):

@@ -26,13 +26,14 @@ from .errors import (
 from .loader import StateLoader
 from .manifest import Manifest
 from .names import Path, readable
-from .reads import ExtentRead, extents_of, fill_inline, plan_reads, run_reads
+from .reading import run_reads
+from .reads import fill_inline, plan_reads
 from .registry import Providers
 from .selection import Differences, Selection
 from .tier import Entry, StepReader, Tier
 from .workers import within
 
-__all__ = ["Recovery", "RestoreOptions", "VerifyReport", "restore", "verify"]
+__all__ = ["Recovery", "RestoreOptions", "opened", "restore"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +69,6 @@ class Recovery:
     """In both, but not the same kind, shape or data type; left as they were."""
     damaged: tuple[int, ...]
     """Newer steps that were passed over because they could not be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """What reading a whole step found."""
-
-    step: int
-    nbytes: int
-    """Bytes read and checked."""
-    arrays: int
-    damaged: tuple[str, ...]
-    """Arrays with a missing, short or wrong chunk, with the reason."""
-
-    @property
-    def ok(self) -> bool:
-        """True where every byte is as it was saved."""
-        return not self.damaged
 
 
 def restore(
@@ -132,7 +116,7 @@ def _open(tier: Tier, entry: Entry) -> tuple[StepReader, Manifest]:
 
 
 @contextmanager
-def _opened(tier: Tier, entry: Entry, timeout_s: float) -> Iterator[tuple[StepReader, Manifest]]:
+def opened(tier: Tier, entry: Entry, timeout_s: float) -> Iterator[tuple[StepReader, Manifest]]:
     """Open a step; it is closed at the end unless a read may still be out.
 
     Such a read would otherwise go on in whatever file gets the descriptor next.
@@ -163,7 +147,7 @@ def _restore_entry(
 ) -> tuple[Any, Recovery]:
     started = monotonic()
     selection = Selection(options.only)
-    with _opened(tier, entry, options.timeout_s) as (reader, manifest):
+    with opened(tier, entry, options.timeout_s) as (reader, manifest):
         loader = StateLoader(
             manifest,
             providers,
@@ -235,33 +219,3 @@ def _check_differences(found: Differences, options: RestoreOptions) -> None:
             unexpected=found.unexpected,
             mismatched=found.mismatched,
         )
-
-
-def verify(
-    tier: Tier,
-    entry: Entry,
-    *,
-    timeout_s: float,
-    progress: Callable[[int, int], None] | None = None,
-) -> VerifyReport:
-    """Read every byte of a step, checksums as stored included, and report what is damaged.
-
-    Raises:
-        StepNotFoundError: it is not there.
-        CorruptError: its manifest cannot be read, so nothing else can be told.
-    """
-    with _opened(tier, entry, timeout_s) as (reader, manifest):
-        total = sum(a.nbytes for a in manifest.arrays if a.extents)
-        count = _counter(progress, total)
-        damaged, nbytes = [], 0
-        for index, array in enumerate(manifest.arrays):
-            reads = [
-                ExtentRead(extent, size, padding)
-                for extent, _, size, padding in extents_of(manifest, index)
-            ]
-            try:
-                run_reads(reader, manifest, reads, timeout_s=timeout_s, done=count)
-                nbytes += array.nbytes if reads else 0
-            except CorruptError as error:
-                damaged.append(f"{array.node}: {error}")
-    return VerifyReport(entry.step, nbytes, len(manifest.arrays), tuple(damaged))

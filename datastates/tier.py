@@ -119,6 +119,14 @@ class StepReader(ABC):
             StorageError: it could not be read.
         """
 
+    def problems(self) -> list[str]:
+        """Return what is wrong with what the tier keeps beside extents and manifest, for `verify`.
+
+        Raises:
+            CorruptError: the manifest cannot be read.
+        """
+        return []
+
     @abstractmethod
     def close(self) -> None:
         """Give back what the reader holds. Reads under way must have ended."""

@@ -109,7 +109,7 @@ class Script:
             env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             text=True,
         )
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -117,11 +117,13 @@ class Script:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self._lines.put(line.rstrip("\n"))
-        self._lines.put("(ended)")
+        self._lines.put(None)
 
     def line(self, timeout_s: float = 60.0) -> str:
-        """Return the next line it prints, or `(ended)`."""
-        return self._lines.get(timeout=timeout_s)
+        """Return the next line it prints."""
+        line = self._lines.get(timeout=timeout_s)
+        assert line is not None, self.process.stderr.read() if self.process.stderr else ""
+        return line
 
     def tell(self, line: str = "go on") -> None:
         """Write a line to its input."""

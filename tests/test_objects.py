@@ -60,7 +60,7 @@ class Point(NamedTuple):
     y: Any = 0
 
 
-Pair = collections.namedtuple("Pair", ["left", "right"])  # noqa: PYI024 - both kinds are around
+Pair = collections.namedtuple("Pair", ["left", "right"])
 
 
 @dataclasses.dataclass
@@ -430,9 +430,9 @@ WRAPS = {
     "defaultdict": lambda v: defaultdict(list, {1: v}),
     "OrderedDict": lambda v: OrderedDict(a=v),
     "dataclass": lambda v: Frozen("n", v),
-    "named tuple": lambda v: Point(v),
+    "named tuple": Point,
     "frozenset": lambda v: frozenset([v]),
-    "slice": lambda v: slice(v),
+    "slice": slice,
 }
 
 
@@ -585,12 +585,12 @@ REFUSED = {
     "a datetime subclass": lambda: MyDate(2024, 1, 1),
     "a time zone of one's own": lambda: dt.datetime(2024, 1, 1, tzinfo=MyZone()),
     "a zone without a key": lambda: zoneinfo.ZoneInfo.from_file(
-        io.BytesIO(b"TZif" + b"\0" * 28 + b"\0\0\0\1\0\0\0\4" + b"\0" * 6 + b"UTC\0")
+        io.BytesIO(b"TZif" + b"\0" * 32 + b"\0\0\0\1\0\0\0\4" + b"\0" * 6 + b"UTC\0")
     ),
     "a default factory": lambda: defaultdict(lambda: 0),
     "a local dataclass": a_local_dataclass,
     "a local enum": a_local_enum,
-    "a local named tuple": lambda: collections.namedtuple("Unfound", "a")(1),  # noqa: PYI024
+    "a local named tuple": lambda: collections.namedtuple("Unfound", "a")(1),
     "a storage": lambda: torch.ones(2).untyped_storage(),
     "a weak reference": lambda: __import__("weakref").ref(Plain),
     "a key of one's own": lambda: {MyStr("k"): 1},
@@ -628,7 +628,7 @@ def test_a_class_that_is_missing_is_named_and_the_rest_can_be_had(ckpt, monkeypa
     [
         (Color.GREEN, enum.Enum("Color", {"RED": "r"}, module=__name__)),
         (Bits(6), enum.IntFlag("Bits", {"ONE": 1}, boundary=enum.STRICT, module=__name__)),
-        (Point(1, 2), collections.namedtuple("Point", "y x", module=__name__)),  # noqa: PYI024
+        (Point(1, 2), collections.namedtuple("Point", "y x", module=__name__)),
         (Config(1.0), type("Config", (), {"__module__": __name__})),
     ],
 )

@@ -125,6 +125,13 @@ def array_document(array: Array) -> Document:
     return _document(array.dtype, array.shape, array.chunk, array.inline)
 
 
+def is_described(array: Array, document: Any) -> bool:
+    """Tell whether a document, as found, says what a reader needs to find these values."""
+    keys = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
+    right = array_document(array)
+    return isinstance(document, dict) and all(document.get(k) == right[k] for k in keys)
+
+
 def group_document(attributes: Mapping[str, Any]) -> Document:
     """Return the `zarr.json` of a group."""
     made: Document = GroupMetadata(attributes=dict(attributes), zarr_format=3).to_dict()

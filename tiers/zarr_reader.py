@@ -6,8 +6,10 @@ is followed; so a hostile checkpoint cannot point anywhere else.
 
 from __future__ import annotations
 
+import json
 import os
 import struct
+from typing import Any
 
 import numpy as np
 from crc32c import crc32c
@@ -19,7 +21,9 @@ from datastates.provider import Bytes
 from datastates.tier import Entry, StepReader
 
 from .posix import Files, open_beneath, translated
-from .zarr_metadata import RESERVED, chunk_key, is_sharded
+from .zarr_metadata import RESERVED, chunk_key, is_described, is_sharded
+
+_MAX_DOCUMENT_NBYTES = 1 << 20
 
 
 class ZarrReader(StepReader):
@@ -64,6 +68,25 @@ class ZarrReader(StepReader):
         except CorruptError as error:
             error.key, error.step = array.node, self._entry.step
             raise self._or_gone(error) from error
+
+    def problems(self) -> list[str]:
+        """See `StepReader.problems`: documents that would mislead a Zarr reader."""
+        wrong = []
+        for array in self.manifest().arrays:
+            node = f"{array.node}/zarr.json"
+            if array.alias is None and not is_described(array, self._document(node)):
+                wrong.append(f"{node} is missing or does not describe the array")
+        return wrong
+
+    def _document(self, node: str) -> Any:
+        """Return a small JSON file, or None where there is none that can be read."""
+        try:
+            with translated("read", node):
+                fd = open_beneath(self._directory, tuple(node.split("/")))
+                with open(fd, "rb") as file:
+                    return json.loads(file.read(_MAX_DOCUMENT_NBYTES))
+        except (CorruptError, ValueError, RecursionError):
+            return None
 
     def _or_gone(self, error: CorruptError) -> Exception:
         """A step that was removed meanwhile is not damaged; its record goes first."""

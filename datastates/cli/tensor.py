@@ -9,7 +9,7 @@ from rich.text import Text
 
 from datastates.dtypes import numpy_dtype
 from datastates.manifest import Array, Manifest
-from datastates.reads import iterate
+from datastates.reading import iterate
 from datastates.tier import StepReader
 
 from .arrays import as_json, chunks_text, shape_text

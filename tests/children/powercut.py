@@ -6,7 +6,7 @@ present names (`early`), or any mixture of the two (`mixed`, by a fixed seed). E
 the disk could be left in is laid out as files and opened.
 """
 
-# ruff: noqa: PTH109, PTH110, PTH115, PTH116, PTH208
+# ruff: noqa: PTH110, PTH116, PTH208
 # The calls of the `os` module are meant here, not what they are good for.
 
 from __future__ import annotations

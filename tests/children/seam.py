@@ -4,7 +4,7 @@ It wraps the functions of `os` (and fallocate(2), which the library calls by way
 it misses none is shown by a test which compares it with strace.
 """
 
-# ruff: noqa: PTH109, PTH110, PTH115, PTH116, PTH208
+# ruff: noqa: PTH109, PTH115
 # The calls of the `os` module are meant here, not what they are good for.
 
 from __future__ import annotations
