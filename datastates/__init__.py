@@ -35,7 +35,7 @@ from .errors import (
 from .provider import ArrayLeaf, LeafRef, Loader, Memory, Provider, Saver
 from .recovery import Recovery
 from .save import Save, SaveStats, SaveStatus
-from .tier import DurableTier, Entry, Incomplete, Record, StepReader, StepWriter, Tier
+from .tier import Damage, DurableTier, Entry, Incomplete, Record, StepReader, StepWriter, Tier
 from .values import RNG, Pickled
 from .verification import VerifyReport
 
@@ -49,6 +49,7 @@ __all__ = [
     "Checkpointer",
     "ClosedError",
     "CorruptError",
+    "Damage",
     "DatastatesError",
     "DurableTier",
     "Entry",

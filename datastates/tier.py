@@ -26,7 +26,16 @@ from .manifest import Manifest
 from .plan import Extent, Plan, Segment
 from .provider import Bytes
 
-__all__ = ["DurableTier", "Entry", "Incomplete", "Record", "StepReader", "StepWriter", "Tier"]
+__all__ = [
+    "Damage",
+    "DurableTier",
+    "Entry",
+    "Incomplete",
+    "Record",
+    "StepReader",
+    "StepWriter",
+    "Tier",
+]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,6 +69,18 @@ class Record:
     """When it was committed: ISO 8601, UTC."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something in a step that is not as it was saved."""
+
+    name: str
+    """The array, or the document, by its name in the step."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
 
 
 class StepWriter(ABC):
@@ -119,7 +140,7 @@ class StepReader(ABC):
             StorageError: it could not be read.
         """
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Damage]:
         """Return what is wrong with what the tier keeps beside extents and manifest, for `verify`.
 
         Raises:

@@ -9,7 +9,7 @@ from .errors import CorruptError
 from .reading import run_reads
 from .reads import ExtentRead, extents_of
 from .recovery import opened
-from .tier import Entry, Tier
+from .tier import Damage, Entry, Tier
 
 __all__ = ["VerifyReport", "verify"]
 
@@ -22,8 +22,8 @@ class VerifyReport:
     nbytes: int
     """Bytes of values read and found right."""
     arrays: int
-    damaged: tuple[str, ...]
-    """What is missing, short or wrong, each with its name and the reason."""
+    damaged: tuple[Damage, ...]
+    """What is missing, short or wrong."""
 
     @property
     def ok(self) -> bool:
@@ -57,7 +57,7 @@ def verify(
             try:
                 run_reads(reader, manifest, reads, timeout_s=timeout_s)
             except CorruptError as error:
-                damaged.append(str(error))
+                damaged.append(Damage(array.node, str(error).removeprefix(f"{array.node}: ")))
                 continue
             if reads:
                 nbytes += array.nbytes

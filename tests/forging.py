@@ -40,7 +40,9 @@ def forge_manifest(step: Path, change: Callable[[dict[str, Any]], None]) -> None
 
 def forge_array(step: Path, node: str, **fields: Any) -> None:
     """Change the record of one array: `shape=[2]`."""
-    names = dict(zip("node dtype shape chunk offset inline alias sums".split(), range(8), strict=True))
+    names = dict(
+        zip("node dtype shape chunk offset inline alias sums".split(), range(8), strict=True)
+    )
 
     def change(content: dict[str, Any]) -> None:
         record = next(record for record in content["arrays"] if record[NODE] == node)

@@ -43,7 +43,7 @@ def test_verify_names_what_is_damaged_and_why(cli: Cli, three_steps: Path) -> No
     assert "model/w: chunk 0 fails its checksum" in result.stdout
     assert "model/b: model/b/c.0 is missing" in result.stdout
     assert report["ok"] is False
-    assert [d["array"] for d in report["steps"][0]["damaged"]] == ["model/w", "model/b"]
+    assert [d["name"] for d in report["steps"][0]["damaged"]] == ["model/w", "model/b"]
 
 
 def test_verify_all_goes_on_after_a_damaged_step(cli: Cli, three_steps: Path) -> None:

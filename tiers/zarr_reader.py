@@ -18,7 +18,7 @@ from datastates.errors import CorruptError, FormatError, StepNotFoundError
 from datastates.manifest import MAX_MANIFEST_NBYTES, Manifest, decode
 from datastates.plan import Extent
 from datastates.provider import Bytes
-from datastates.tier import Entry, StepReader
+from datastates.tier import Damage, Entry, StepReader
 
 from .posix import Files, open_beneath, translated
 from .zarr_metadata import RESERVED, chunk_key, is_described, is_sharded
@@ -69,13 +69,13 @@ class ZarrReader(StepReader):
             error.key, error.step = array.node, self._entry.step
             raise self._or_gone(error) from error
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Damage]:
         """See `StepReader.problems`: documents that would mislead a Zarr reader."""
         wrong = []
         for array in self.manifest().arrays:
             node = f"{array.node}/zarr.json"
             if array.alias is None and not is_described(array, self._document(node)):
-                wrong.append(f"{node} is missing or does not describe the array")
+                wrong.append(Damage(node, "is missing or does not describe the array"))
         return wrong
 
     def _document(self, node: str) -> Any:

@@ -11,22 +11,13 @@ from rich.text import Text
 
 from datastates.checkpointer import Checkpointer
 from datastates.errors import CorruptError, StepNotFoundError
-from datastates.tier import Entry
+from datastates.tier import Damage, Entry
 
 from .command import DAMAGED, NotFoundError, json_option, location_argument, step_argument
 from .output import emit, emit_json, human, plural, printable, progress
 from .places import Place, find_entry, open_place
 
 __all__ = ["verify"]
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Something that is not as it was saved."""
-
-    array: str | None
-    """None where not even the manifest can be read."""
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +77,10 @@ def _verify_step(place: Place, entry: Entry) -> Verified:
         with progress(f"step {entry.step}") as advance:
             report = Checkpointer(place.tier).verify(entry.step, progress=advance)
     except CorruptError as error:
-        damage = Damage(None, str(error))
+        damage = Damage("manifest", str(error))
         return Verified(entry.step, path, False, 0, 0, monotonic() - started, (damage,))
-    damaged = tuple(_damage(text) for text in report.damaged)
-    seconds = monotonic() - started
-    return Verified(entry.step, path, report.ok, report.nbytes, report.arrays, seconds, damaged)
-
-
-def _damage(text: str) -> Damage:
-    array, _, reason = text.partition(": ")
-    return Damage(array, reason.removeprefix(f"{array}: "))
+    seconds, found = monotonic() - started, report.damaged
+    return Verified(entry.step, path, report.ok, report.nbytes, report.arrays, seconds, found)
 
 
 def _lines(found: Verified) -> Iterator[Text]:
@@ -106,5 +91,4 @@ def _lines(found: Verified) -> Iterator[Text]:
         return
     yield Text.assemble(f"step {found.step}: ", ("damaged", "bold red"), f"  {found.path}")
     for damage in found.damaged:
-        name = "" if damage.array is None else f"{damage.array}: "
-        yield Text(f"  {name}{printable(damage.reason)}")
+        yield Text(f"  {printable(str(damage))}")

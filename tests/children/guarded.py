@@ -65,14 +65,14 @@ def target() -> dict[str, Any]:
     }
 
 
-def _calls(location: str) -> dict[str, Callable[[], Any]]:
+def _calls(location: str, trust: bool = False) -> dict[str, Callable[[], Any]]:
     reader = ds.Checkpointer(location, read_timeout_s=20)
     return {
         "steps": reader.steps,
         "info": reader.info,
         "verify": reader.verify,
-        "restore": reader.restore,
-        "restore_into": lambda: reader.restore(into=target()),
+        "restore": lambda: reader.restore(trust=trust),
+        "restore_into": lambda: reader.restore(into=target(), trust=trust),
     }
 
 
@@ -111,5 +111,5 @@ def read(request: dict[str, Any], report: Report) -> None:
         call()
     limit = _memory("VmSize") + SAFETY_NET_NBYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    for name, call in _calls(f"{request['base']}/run").items():
+    for name, call in _calls(f"{request['base']}/run", request["trust"]).items():
         report.say([name, _attempt(call, watch)])
