@@ -10,7 +10,7 @@ ckpt.restore(into={"model": model, "optim": opt, "rng": ds.RNG(), "step": 0})
 from __future__ import annotations
 
 from . import zarr_dtypes as _zarr_dtypes
-from .checkpointer import Checkpointer, Statistics, StepInfo
+from .checkpointer import Checkpointer, StepInfo
 from .default import configure, restore, save_async
 from .errors import (
     ClosedError,
@@ -35,6 +35,7 @@ from .errors import (
 from .provider import ArrayLeaf, LeafRef, Loader, Memory, Provider, Saver
 from .recovery import Recovery
 from .save import Save, SaveStats, SaveStatus
+from .saving import Statistics
 from .tier import Damage, DurableTier, Entry, Incomplete, Record, StepReader, StepWriter, Tier
 from .values import RNG, Pickled
 from .verification import VerifyReport

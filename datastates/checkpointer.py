@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import os
-import threading
-import warnings
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from .arena import Arena, ArenaStatistics
 from .catalog import Catalog
 from .checks import check_metadata, check_metrics, check_only, check_positive, check_step
 from .containers import CONTAINERS
-from .errors import ClosedError, DatastatesError, StorageError, UsageError
+from .errors import DatastatesError, UsageError
 from .locations import open_tier
-from .memory import available_nbytes
-from .pipeline import Job, Pipeline
-from .plan import make_plan
 from .provider import Provider
 from .recovery import Recovery, RestoreOptions, restore
 from .registry import Providers, installed
 from .retention import Mode, Retention
-from .save import Save, SaveStats, SaveStatus
-from .tier import Record, Tier
-from .tree import flatten
+from .save import Save, SaveStats
+from .saving import Saver, Statistics
+from .tier import Tier
 from .verification import VerifyReport, verify
 
-__all__ = ["Checkpointer", "Statistics", "StepInfo"]
+__all__ = ["Checkpointer", "StepInfo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +39,6 @@ class StepInfo:
     """When it was committed: ISO 8601, UTC."""
     metrics: Mapping[str, float]
     metadata: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What a checkpointer is doing at this moment."""
-
-    arena: ArenaStatistics
-    in_flight: tuple[SaveStatus, ...]
-    """Saves that have not ended, in order."""
-    durable: int
-    """Saves that were committed."""
-    failed: int
-    """Saves that were not."""
 
 
 class Checkpointer:
@@ -108,28 +87,29 @@ class Checkpointer:
         Raises:
             UsageError: an argument is wrong; the message says which.
         """
-        self._retention = Retention(keep_last, keep_every, keep_best)
         check_positive(
             stall_timeout_s=stall_timeout_s,
             read_timeout_s=read_timeout_s,
             close_timeout_s=close_timeout_s,
         )
-        if arena_nbytes is not None:
-            Arena(arena_nbytes)  # refuses what is too small, now rather than at the first save
+        self._retention = Retention(keep_last, keep_every, keep_best)
         self._tier = open_tier(location)
         self._catalog = Catalog(self._tier, self._retention)
+        self._saver = Saver(
+            self._tier,
+            self._catalog,
+            arena_nbytes=arena_nbytes,
+            kept=keep_last or 1,
+            stall_timeout_s=stall_timeout_s,
+            exit_timeout_s=close_timeout_s,
+        )
         self._extra_providers = tuple(providers)
-        self._arena_nbytes = arena_nbytes
-        self._timeouts = stall_timeout_s, read_timeout_s, close_timeout_s
-        self._lock = threading.Lock()
-        self._pipeline: Pipeline | None = None
-        self._closed = False
-        self._saves: list[Save] = []
-        self._warned_space = False
+        self._read_timeout_s, self._close_timeout_s = read_timeout_s, close_timeout_s
         self._recovery: Recovery | None = None
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self.statistics().in_flight)} saves in flight"
+        in_flight = len(self.statistics().in_flight)
+        state = "closed" if self._saver.closed else f"{in_flight} saves in flight"
         return f"<Checkpointer {self._tier!r}: {state}>"
 
     @cached_property
@@ -167,79 +147,17 @@ class Checkpointer:
             UsageError: an argument is wrong.
             ClosedError: after `close()`.
         """
-        if self._closed:
-            raise ClosedError("this checkpointer is closed")
-        metrics, metadata = check_metrics(metrics), check_metadata(metadata)
-        try:
-            number = self._next_step() if step is None else check_step(step)
-        except StorageError as error:
-            return self._refused(error)
-        save = Save(number)
-        flat = flatten(state, self._providers)
-        pipeline = self._open_pipeline()
-        plan = make_plan(flat.leaves, pipeline.arena.budget)
-        save._planned(plan.payload, plan.nbytes)
-
-        def record() -> Record:
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            return Record(number, plan.payload, now, metrics, metadata)
-
-        self._warn_space(plan.nbytes)
-        with self._lock:
-            self._saves = [s for s in self._saves if not s.done() or s._has_unseen()]
-            self._saves.append(save)
-        pipeline.submit(Job(save, plan, flat.skeleton, [leaf for _, leaf in flat.leaves], record))
-        return save
+        return self._saver.start(
+            state,
+            None if step is None else check_step(step),
+            self._providers,
+            check_metrics(metrics),
+            check_metadata(metadata),
+        )
 
     def save(self, state: object, **options: Any) -> SaveStats:
         """Save `state` and wait until it is durable; as `save_async(...).result()`."""
         return self.save_async(state, **options).result()
-
-    def _refused(self, error: StorageError) -> Save:
-        """Return a save that failed at once: the storage cannot even tell the newest step."""
-        save = Save(max((s.step for s in self._saves), default=-1) + 1)
-        with self._lock:
-            self._saves.append(save)
-        self._open_pipeline().refuse(save, error)
-        return save
-
-    def _next_step(self) -> int:
-        newest = self.latest()
-        pending = [save.step for save in self._saves if not save.done()]
-        return max([-1 if newest is None else newest, *pending]) + 1
-
-    def _open_pipeline(self) -> Pipeline:
-        with self._lock:
-            if self._pipeline is None:
-                catalog = self._catalog  # bound, so that the pipeline does not keep `self` alive
-                self._pipeline = Pipeline(
-                    self._tier,
-                    Arena(self._arena_nbytes or max(64 << 20, available_nbytes() // 4)),
-                    catalog.committed,
-                    opened=catalog.sweep,
-                    stall_timeout_s=self._timeouts[0],
-                    exit_timeout_s=self._timeouts[2],
-                )
-                weakref.finalize(self, self._pipeline.stop)
-            return self._pipeline
-
-    def _warn_space(self, nbytes: int) -> None:
-        """Say once, before the first save, that there is no room for what shall be kept."""
-        if self._warned_space:
-            return
-        self._warned_space = True
-        try:
-            free = self._tier.free_nbytes()
-        except DatastatesError:
-            return
-        states = (self._retention.keep_last or 1) + 1
-        if free is not None and free < states * nbytes:
-            warnings.warn(
-                f"{self._tier!r} has {free / 1e9:.1f} GB free; keeping {states - 1} steps and "
-                f"writing one more takes {states * nbytes / 1e9:.1f} GB",
-                RuntimeWarning,
-                stacklevel=3,
-            )
 
     # Restoring.
 
@@ -280,7 +198,7 @@ class Checkpointer:
             StorageError: the storage failed, or (StorageTimeoutError) does not answer.
         """
         options = RestoreOptions(
-            into, check_only(only), strict, device, trust, self._timeouts[1], progress
+            into, check_only(only), strict, device, trust, self._read_timeout_s, progress
         )
         number = None if step is None else check_step(step)
         state, self._recovery = restore(self._tier, self._catalog, self._providers, number, options)
@@ -301,7 +219,7 @@ class Checkpointer:
             CorruptError: not even its manifest can be read.
         """
         entry = self._catalog.entry(self._existing(step))
-        return verify(self._tier, entry, timeout_s=self._timeouts[1], progress=progress)
+        return verify(self._tier, entry, timeout_s=self._read_timeout_s, progress=progress)
 
     # The catalog.
 
@@ -359,10 +277,7 @@ class Checkpointer:
 
     def statistics(self) -> Statistics:
         """Return what is going on; never blocks on storage."""
-        if self._pipeline is None:
-            return Statistics(ArenaStatistics(0, 0, 0), (), 0, 0)
-        p = self._pipeline
-        return Statistics(p.arena.statistics(), tuple(p.in_flight()), p.durable, p.failed)
+        return self._saver.statistics()
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until every save has ended.
@@ -371,9 +286,7 @@ class Checkpointer:
             SaveTimeoutError: one has not, after `timeout` seconds; it goes on.
             SaveError: one failed, and nobody has been told; several are an `ExceptionGroup`.
         """
-        if self._pipeline is not None:
-            self._pipeline.drain(timeout)
-        self._raise_unseen()
+        self._saver.wait(timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until every save has ended, then give everything back. Closing twice is allowed.
@@ -384,21 +297,11 @@ class Checkpointer:
         Raises:
             as `wait`. The checkpointer is closed in any case.
         """
-        if self._closed:
+        if self._saver.closed:
             return
-        self._closed = True
-        if self._pipeline is not None:
-            self._pipeline.close(self._timeouts[2] if timeout is None else timeout)
+        self._saver.close(self._close_timeout_s if timeout is None else timeout)
         self._tier.close()  # not where a save has not ended: it still writes there
-        self._raise_unseen()
-
-    def _raise_unseen(self) -> None:
-        with self._lock:
-            errors = [error for save in self._saves if (error := save._unseen()) is not None]
-        if len(errors) == 1:
-            raise errors[0]
-        if errors:
-            raise ExceptionGroup(f"{len(errors)} saves failed", errors)
+        self._saver.raise_unseen()
 
     def __enter__(self) -> Checkpointer:
         return self

@@ -16,85 +16,21 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
-import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from time import monotonic
+from collections.abc import Callable
 
-from .arena import Arena, Region
-from .errors import ClosedError, SaveError, SaveTimeoutError
-from .manifest import Manifest
-from .plan import Plan, Segment
-from .provider import ArrayLeaf
+from .arena import Arena
+from .draining import Drainer
+from .errors import ClosedError, SaveTimeoutError
+from .job import Job, kept_going
 from .save import Save, SaveStatus
-from .snapshot import Image
-from .tier import Entry, Record, StepWriter, Tier
-from .tree import Skeleton
-from .workers import Workers
+from .staging import Stager
+from .tier import Entry, Tier
 
-__all__ = ["Job", "Pipeline"]
+__all__ = ["Pipeline"]
 
 log = logging.getLogger("datastates")
-
-
-@contextmanager
-def _kept_going(what: str) -> Iterator[None]:
-    """Log what may not fail and does: a tier that breaks its promise must not end the saver."""
-    try:
-        yield
-    except BaseException:
-        log.exception("%s failed", what)
-
-
-@dataclass(slots=True)
-class Job:
-    """A save that is under way, with all it takes along."""
-
-    save: Save
-    plan: Plan
-    skeleton: Skeleton
-    leaves: Sequence[ArrayLeaf]
-    record: Callable[[], Record]
-    """Makes the commit record, at the moment of the commit."""
-    image: Image = field(init=False)
-    ready: queue.SimpleQueue[tuple[Segment, Region] | None] = field(
-        default_factory=queue.SimpleQueue
-    )
-    """Filled pieces for the saver; None ends them."""
-
-    def __post_init__(self) -> None:
-        self.image = Image(self.leaves, [array.grid for array in self.plan.arrays])
-        self.leaves = ()
-
-    def manifest(self) -> Manifest:
-        """Return the manifest, once every extent is filled."""
-        sums = self.image.checksums([array.extents for array in self.plan.arrays])
-        return Manifest(self.plan.arrays, sums, self.skeleton, self.plan.nbytes)
-
-
-class _Countdown:
-    """Counts tasks that are out, and waits until all are back."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._count = 0
-
-    def add(self) -> None:
-        with self._changed:
-            self._count += 1
-
-    def done(self) -> None:
-        with self._changed:
-            self._count -= 1
-            self._changed.notify_all()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: self._count == 0, timeout_s)
 
 
 class Pipeline:
@@ -117,16 +53,15 @@ class Pipeline:
         watch_s: float = 60.0,
     ) -> None:
         """`opened` is called before the first save, `committed` after each commit; both behind."""
-        self._tier, self._opened, self._committed = tier, opened, committed
+        self._opened, self._committed = opened, committed
         self.arena = arena
         """The staging memory; the pipeline's own."""
         self.durable = self.failed = 0
         """How many saves have ended, and how."""
         self._stall_timeout_s, self._exit_timeout_s = stall_timeout_s, exit_timeout_s
         self._watch_s = watch_s
-        cores = len(os.sched_getaffinity(0))
-        self._copiers = Workers(copiers or max(1, min(4, cores)), "datastates-copy")
-        self._writers = Workers(writers, "datastates-write")
+        self._stager = Stager(arena, stall_timeout_s, copiers)
+        self._drainer = Drainer(tier, arena, writers)
         self._staging = threading.Lock()
         self._changed = threading.Condition()
         self._jobs: deque[Job] = deque()
@@ -158,69 +93,32 @@ class Pipeline:
                 self._open.append(job.save)
                 self._jobs.append(job)
                 self._changed.notify_all()
-            self._stage(job)
+            self._stager.stage(job)
         finally:
             self._staging.release()
 
     def refuse(self, save: Save, error: Exception) -> None:
         """End a save that cannot begin."""
-        self._fail(save, error)
+        save._fail(error)
         save._returned()
         self._ended(save)
-
-    def _stage(self, job: Job) -> None:
-        """Fill the arena with the job's segments; whatever happens, the saver hears the end."""
-        copies = _Countdown()
-        try:
-            job.save._enter("copying")
-            self.arena.reserve(job.plan.nbytes)
-            self._copy_all(job, copies)
-            copies.wait()
-        except Exception as error:
-            self._fail(job.save, error)
-        except BaseException:  # the caller's own: Ctrl-C while this blocks, for instance
-            self._fail(job.save, SaveError("the call was interrupted"))
-            raise
-        finally:
-            try:
-                copies.wait()
-            finally:
-                job.image.drop_sources()
-                job.save._returned()
-                job.ready.put(None)
-
-    def _copy_all(self, job: Job, copies: _Countdown) -> None:
-        for segment in job.plan.segments:
-            before = monotonic()
-            region = self.arena.acquire(segment.nbytes, self._stall_timeout_s)
-            job.save._waited(monotonic() - before)
-            if job.save._failed():
-                self.arena.release(region)
-                return
-            copies.add()
-            self._copiers.submit(lambda s=segment, r=region: self._copy(job, s, r, copies))  # type: ignore[misc]
-
-    def _copy(self, job: Job, segment: Segment, region: Region, copies: _Countdown) -> None:
-        try:
-            job.image.fill(segment, region.data)
-            job.ready.put((segment, region))
-        except BaseException as error:
-            self._fail(job.save, error)
-            self.arena.release(region)
-        finally:
-            copies.done()
 
     # The saver's side.
 
     def _run(self) -> None:
-        with _kept_going("what precedes the first save"):
+        with kept_going("what precedes the first save"):
             self._opened()
         while (job := self._next()) is not None:
-            self._save(job)
+            entry = self._drainer.drain(job)
+            if entry is not None:
+                job.save._end()
+                log.info("saved %s", job.save.stats)
+                with kept_going(f"what follows the commit of step {entry.step}"):
+                    self._committed(entry)
             self._ended(job.save)
             del job
-        self._copiers.close()
-        self._writers.close()
+        self._stager.close()
+        self._drainer.close()
         self.arena.close()
         atexit.unregister(self._at_exit)
 
@@ -238,69 +136,6 @@ class Pipeline:
             self.failed += save._failed()
             self.durable += not save._failed()
             self._changed.notify_all()
-
-    def _save(self, job: Job) -> None:
-        writer: StepWriter | None = None
-        try:
-            writer = self._tier.begin(job.save.step, job.plan)
-        except BaseException as error:
-            self._fail(job.save, error)
-        self._drain(job, writer)
-        entry = self._finish(job, writer) if writer is not None else None
-        if entry is not None:
-            job.save._end()
-            log.info("saved %s", job.save.stats)
-            with _kept_going(f"what follows the commit of step {entry.step}"):
-                self._committed(entry)
-
-    def _drain(self, job: Job, writer: StepWriter | None) -> None:
-        """Write pieces as they are filled, until there are no more, then wait for the writes."""
-        writes = _Countdown()
-        while (filled := job.ready.get()) is not None:
-            segment, region = filled
-            if writer is None or job.save._failed():
-                self.arena.release(region)
-                continue
-            writes.add()
-            self._writers.submit(
-                lambda s=segment, r=region: self._write(job, writer, s, r, writes)  # type: ignore[misc]
-            )
-        job.save._enter("writing")
-        writes.wait()
-
-    def _write(
-        self, job: Job, writer: StepWriter, segment: Segment, region: Region, writes: _Countdown
-    ) -> None:
-        try:
-            if not job.save._failed():
-                writer.write(segment, region.data)
-                job.save._wrote(segment.nbytes)
-        except BaseException as error:
-            self._fail(job.save, error)
-        finally:
-            self.arena.release(region)
-            writes.done()
-
-    def _finish(self, job: Job, writer: StepWriter) -> Entry | None:
-        try:
-            if not job.save._failed():
-                job.save._enter("sealing")
-                writer.seal(job.manifest())
-                job.save._enter("committing")
-                entry = writer.commit(job.record())
-                job.save._enter("durable")
-                return entry
-        except BaseException as error:
-            self._fail(job.save, error)
-        with _kept_going(f"giving up step {job.save.step}"):
-            writer.abort()
-        return None
-
-    def _fail(self, save: Save, error: BaseException) -> None:
-        if save._fail(error):
-            log.error(
-                "%s", save._error, exc_info=error if log.isEnabledFor(logging.DEBUG) else None
-            )
 
     # Waiting, watching, closing.
 

@@ -26,7 +26,7 @@ from .workers import Workers
 
 __all__ = ["READERS", "iterate", "run_reads"]
 
-READERS = 8
+READERS = 16
 """Reads outstanding at a time."""
 
 SCRATCH_NBYTES = 64 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import traceback
 from collections.abc import Generator
@@ -13,6 +14,8 @@ from time import monotonic
 from .errors import SaveError, SaveTimeoutError
 
 __all__ = ["Save", "SaveStats", "SaveStatus"]
+
+log = logging.getLogger("datastates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +64,15 @@ class Save:
     `close()` if nobody has seen it until then.
     """
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, started: float | None = None) -> None:
+        """`started` is the monotonic time of the call; now by default."""
         self.step = step
         """The step that is saved."""
         self._lock = threading.Lock()
         self._done: Future[None] = Future()
         self._done.set_running_or_notify_cancel()  # nobody who waits can cancel it
         self._stage = "planned"
-        self._started = monotonic()
+        self._started = monotonic() if started is None else started
         self._ended: float | None = None
         self._error: SaveError | None = None
         self._seen = False
@@ -161,17 +165,17 @@ class Save:
         with self._lock:
             self._stalled_s = monotonic() - self._started
 
-    def _fail(self, error: BaseException) -> bool:
-        """Keep the first error; returns whether this is it."""
+    def _fail(self, error: BaseException) -> None:
+        """Keep the first error, and log it; later ones change nothing."""
         with self._lock:
             if self._error is not None:
-                return False
+                return
             message = f"the save of step {self.step} failed while {self._stage}: {error}"
             kind = SaveTimeoutError if isinstance(error, TimeoutError) else SaveError
             self._error = kind(message, step=self.step)
             self._error.__cause__ = error
             self._stage = "failed"
-            return True
+        log.error("%s", message, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
 
     def _failed(self) -> bool:
         with self._lock:

@@ -12,8 +12,8 @@ import msgpack
 from crc32c import crc32c
 
 MANIFEST = Path(".datastates/manifest.0/c.0")
-NODE, DTYPE, SHAPE, CHUNK, OFFSET, INLINE, ALIAS, SUMS = range(8)
-"""The fields of an array's record in a manifest."""
+FIELDS = ("node", "dtype", "shape", "chunk", "offset", "inline", "alias", "sums")
+"""Of an array's record in a manifest."""
 
 
 def with_checksum(content: bytes) -> bytes:
@@ -40,14 +40,11 @@ def forge_manifest(step: Path, change: Callable[[dict[str, Any]], None]) -> None
 
 def forge_array(step: Path, node: str, **fields: Any) -> None:
     """Change the record of one array: `shape=[2]`."""
-    names = dict(
-        zip("node dtype shape chunk offset inline alias sums".split(), range(8), strict=True)
-    )
 
     def change(content: dict[str, Any]) -> None:
-        record = next(record for record in content["arrays"] if record[NODE] == node)
+        record = next(record for record in content["arrays"] if record[0] == node)
         for name, value in fields.items():
-            record[names[name]] = value
+            record[FIELDS.index(name)] = value
 
     forge_manifest(step, change)
 

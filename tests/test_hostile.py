@@ -5,7 +5,6 @@ Each case is read in a process of its own by every reading call: `steps`, `info`
 code that is run, imported or opened for writing (`children/guarded.py`).
 """
 
-import json
 import os
 import pickle
 import shutil

@@ -465,12 +465,12 @@ def test_closing_twice_is_allowed() -> None:
 
 
 def test_closing_what_was_never_used_makes_nothing(tmp_path: Path) -> None:
-    before = threads_of_ours()
+    before = set(threads_of_ours())
     with ds.Checkpointer(tmp_path / "run") as ckpt:
         ckpt.wait()
         assert ckpt.latest() is None and ckpt.steps() == []
     assert not (tmp_path / "run").exists()
-    assert threads_of_ours() == before
+    assert set(threads_of_ours()) <= before
 
 
 @pytest.mark.parametrize("end", ["close", "drop"])
@@ -615,7 +615,7 @@ def measure():
 
 os.environ["TMPDIR"] = sys.argv[2]
 with ds.Checkpointer(sys.argv[1], keep_last=1) as ckpt:
-    state = {"a": torch.zeros(1 << 20), "b": [torch.zeros(1 << 18) for _ in range(4)]}
+    state = {"a": torch.zeros(1 << 19), "b": [torch.zeros(1 << 17) for _ in range(4)]}
     for step in range(200):
         state["a"].add_(1)
         ckpt.save(state, step=step)
@@ -629,7 +629,7 @@ with ds.Checkpointer(sys.argv[1], keep_last=1) as ckpt:
 
 @pytest.mark.slow
 def test_memory_threads_and_files_stay_constant(start: Callable[..., Any], tmp_path: Path) -> None:
-    """Case 25: 200 saves, each of 8 MB."""
+    """Case 25: 200 saves of 4 MB; one staging buffer lost at each would be far over the limit."""
     (tmp_path / "tmp").mkdir()
     script = start(CONSTANT, tmp_path / "run", tmp_path / "tmp")
     grown, same, *_ = said = script.line(110).split(" ", 2)
@@ -642,7 +642,6 @@ BOUNDED = """
 import sys
 import torch
 import datastates as ds
-from datastates.testing import SlowTier
 from datastates.tiers.zarr import ZarrTier
 
 def peak():
@@ -655,7 +654,7 @@ state = {i: torch.ones(size * MIB, dtype=torch.uint8) for i in range(count)}
 with ds.Checkpointer("memory://warm") as warm:
     warm.save({"t": torch.ones(10)})
 before = peak()
-with ds.Checkpointer(ZarrTier(sys.argv[1]), arena_nbytes=arena * MIB) as ckpt:
+with ds.Checkpointer(ZarrTier(sys.argv[1], fsync=False), arena_nbytes=arena * MIB) as ckpt:
     for step in range(2):
         ckpt.save_async(state, step=step)
     ckpt.wait()
@@ -666,12 +665,12 @@ with ds.Checkpointer(ZarrTier(sys.argv[1]), arena_nbytes=arena * MIB) as ckpt:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("count", "arena", "size", "most"), [(8, 256, 128, 400), (1, 32, 512, 100)], ids=["many", "one"]
+    ("count", "arena", "size", "most"), [(8, 128, 64, 200), (1, 32, 256, 100)], ids=["many", "one"]
 )
 def test_staging_takes_no_more_than_its_limit(
     start: Callable[..., Any], tmp_path: Path, count: int, arena: int, size: int, most: int
 ) -> None:
-    """Case 27: 1 GB through 256 MB; and one tensor of 512 MB through 32 MB."""
+    """Case 27: 512 MB through 128 MB, twice; and one tensor of 256 MB through 32 MB."""
     script = start(BOUNDED, tmp_path, count, arena, size)
     assert int(script.line(100)) < most
     assert script.line(60) == "True"

@@ -1,0 +1,86 @@
+"""A save under way, as the halves of the pipeline hand it on."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from .arena import Region
+from .manifest import Manifest
+from .plan import Plan, Segment
+from .provider import ArrayLeaf
+from .save import Save
+from .snapshot import Image
+from .tier import Record
+from .tree import Skeleton
+
+__all__ = ["Countdown", "Job", "kept_going"]
+
+log = logging.getLogger("datastates")
+
+
+@contextmanager
+def kept_going(what: str) -> Iterator[None]:
+    """Log what may not fail and does: a tier that breaks its promise must not end the saver."""
+    try:
+        yield
+    except BaseException:
+        log.exception("%s failed", what)
+
+
+@dataclass(slots=True)
+class Job:
+    """A save that is under way, with all it takes along."""
+
+    save: Save
+    plan: Plan
+    skeleton: Skeleton
+    leaves: Sequence[ArrayLeaf]
+    record: Callable[[], Record]
+    """Makes the commit record, at the moment of the commit."""
+    image: Image = field(init=False)
+    ready: queue.SimpleQueue[tuple[Segment, Region] | None] = field(
+        default_factory=queue.SimpleQueue
+    )
+    """Filled pieces for the saver; None ends them."""
+
+    def __post_init__(self) -> None:
+        self.image = Image(self.leaves, [array.grid for array in self.plan.arrays])
+        self.leaves = ()
+
+    def fail(self, error: BaseException) -> None:
+        """End the save with its first error, and say so; later ones change nothing."""
+        self.save._fail(error)
+
+    def manifest(self) -> Manifest:
+        """Return the manifest, once every extent is filled."""
+        sums = self.image.checksums([array.extents for array in self.plan.arrays])
+        return Manifest(self.plan.arrays, sums, self.skeleton, self.plan.nbytes)
+
+
+class Countdown:
+    """Counts tasks that are out, and waits until all are back."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+
+    def add(self) -> None:
+        """Count one more out."""
+        with self._changed:
+            self._count += 1
+
+    def done(self) -> None:
+        """Count one back."""
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Block until all are back: what is counted has deadlines of its own, or is the storage."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._count == 0)
