@@ -96,7 +96,9 @@ class Catalog:
             damaged = {entry.step for entry in self._damaged if valid.get(entry.step) == entry}
         sound = {step: entry for step, entry in valid.items() if step not in damaged}
         spared = {*spared, *damaged} if not sound else set(spared)
-        steps = self._retention.expired(self._candidates(sound), spared)
+        ranked = self._retention.keep_best is not None  # else no record need be read
+        candidates = self._candidates(sound) if ranked else [Candidate(s, {}) for s in sound]
+        steps = self._retention.expired(candidates, spared)
         return [e for e in everything if valid[e.step] != e] + [valid[step] for step in steps]
 
     def committed(self, entry: Entry) -> None:

@@ -181,14 +181,14 @@ class StateLoader:
     def _value(self, data: Skeleton, target: Any) -> Finish:
         if target is None or self._adopt:
             return self._build(data, target)
-        if self._in_place(target):
-            self._settled.add(id(target))
-            if type(data) is Node and self._provider(data).in_place:
-                return self._build(data, target)
-        else:
+        if type(data) is Node and self._provider(data).in_place:
+            self._settle([target])  # its provider fills it, or reports it
+            return self._build(data, target)
+        if not self._in_place(target):
             finish = self._build(data, target)
             if all(id(held) in self._settled for held in self._held(target)):
                 return finish
+        self._settle([target])
         self.mismatch(f"{_kind(target)} here, {_kind(data)} stored")
         return lambda: target
 

@@ -38,11 +38,11 @@ def forge_manifest(step: Path, change: Callable[[dict[str, Any]], None]) -> None
     write_manifest(step, msgpack.packb(content))
 
 
-def forge_array(step: Path, node: str, **fields: Any) -> None:
+def forge_array(step: Path, which: str, /, **fields: Any) -> None:
     """Change the record of one array: `shape=[2]`."""
 
     def change(content: dict[str, Any]) -> None:
-        record = next(record for record in content["arrays"] if record[0] == node)
+        record = next(record for record in content["arrays"] if record[0] == which)
         for name, value in fields.items():
             record[FIELDS.index(name)] = value
 

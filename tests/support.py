@@ -51,8 +51,9 @@ def difference(a: Any, b: Any, path: str = "state") -> str:
 
 def tensor_bits(tensor: torch.Tensor) -> bytes:
     """Return a tensor's values as bytes in C order."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).cpu()
-    return plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu()
+    flat = plain.clone(memory_format=torch.contiguous_format).view(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
 def _of_tensors(a: torch.Tensor, b: torch.Tensor, path: str) -> str:

@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 from datastates.manifest import Manifest
 from datastates.plan import Extent, Plan, Segment
 from datastates.provider import Bytes
-from datastates.tier import Entry, Incomplete, Record, StepReader, StepWriter, Tier
+from datastates.tier import Damage, Entry, Incomplete, Record, StepReader, StepWriter, Tier
 
 __all__ = ["WrapperTier"]
 
@@ -19,7 +19,8 @@ class WrapperTier(Tier):
     """Hands everything on to `inner`, its writers and readers included.
 
     Methods are known by their names in the contract: `begin`, `write`, `seal`, `commit`, `abort`,
-    `entries`, `newest`, `incomplete`, `info`, `open`, `manifest`, `read`, `delete`, `sweep`.
+    `entries`, `newest`, `incomplete`, `info`, `open`, `manifest`, `read`, `problems`, `delete`,
+    `sweep`.
     What costs nothing (`where`, `free_nbytes`) and `close` are handed on untouched.
     """
 
@@ -112,6 +113,9 @@ class _Reader(StepReader):
 
     def read(self, extent: Extent, out: Bytes) -> None:
         self._tier.transfer("read", out, lambda out: self._inner.read(extent, out))
+
+    def problems(self) -> list[Damage]:
+        return self._tier.around("problems", self._inner.problems)
 
     def close(self) -> None:
         self._inner.close()
