@@ -101,11 +101,6 @@ class Catalog:
         steps = self._retention.expired(candidates, spared)
         return [e for e in everything if valid[e.step] != e] + [valid[step] for step in steps]
 
-    def committed(self, entry: Entry) -> None:
-        """Prune after a commit; the step itself stays, whatever its number."""
-        self._forget([entry])  # an earlier save of this name may have been removed since
-        self.prune(spared={entry.step})
-
     def delete(self, step: int) -> None:
         """Remove a step, with all that was ever saved under its number.
 
@@ -133,10 +128,18 @@ class Catalog:
                 self._records.pop(entry, None)
                 self._damaged.discard(entry)
 
+    def committed(self, entry: Entry, spared: Collection[int]) -> None:
+        """Prune after a commit."""
+        self._forget([entry])  # an earlier save of this name may have been removed since
+        self.prune(spared)
+
     def prune(self, spared: Collection[int] = ()) -> list[Entry]:
         """Remove what retention does not keep, and what dead savers left; return the steps removed.
 
         Never raises: what cannot be removed is logged and tried again at the next commit.
+
+        Args:
+            spared: steps that stay whatever the rules say.
         """
         removed = []
         self.sweep()

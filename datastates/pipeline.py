@@ -6,10 +6,12 @@
 The caller's thread asks the arena for one piece after the other, so a full arena is what holds
 it back, and hands each to the copiers. The saver thread takes one save after the other, in the
 order of the calls, gives its pieces to the writers as they are filled, and commits when all are
-written. A save that fails anywhere gives its pieces back, is aborted in the tier, and is reported;
-the next one starts from a clean place. That holds for whatever a provider or a tier raises, a
-panic of a native extension (no `Exception`) too: a thread of ours that ended by it would take
-every later save along.
+written. Old steps are removed beside the next save.
+
+A save that fails anywhere gives its pieces back, is aborted in the tier, and is reported; the next
+one starts from a clean place. That holds for whatever a provider or a tier raises, a panic of a
+native extension (no `Exception`) too: a thread of ours that ended by it would take every later
+save along.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from .job import Job, kept_going
 from .save import Save, SaveStatus
 from .staging import Stager
 from .tier import Entry, Tier
+from .workers import Workers
 
 __all__ = ["Pipeline"]
 
@@ -43,7 +46,7 @@ class Pipeline:
         self,
         tier: Tier,
         arena: Arena,
-        committed: Callable[[Entry], None],
+        committed: Callable[[Entry, set[int]], object],
         *,
         copiers: int = 0,
         writers: int = 8,
@@ -52,7 +55,20 @@ class Pipeline:
         exit_timeout_s: float = 1800.0,
         watch_s: float = 60.0,
     ) -> None:
-        """`opened` is called before the first save, `committed` after each commit; both behind."""
+        """Make the threads.
+
+        Args:
+            tier: where saves go.
+            arena: the staging memory.
+            committed: called behind after each commit, with what was committed and the steps that
+                are not to be removed: those of all saves that have not ended.
+            copiers: threads that copy; as many as cores, up to 4, by default.
+            writers: writes outstanding at a time.
+            opened: called behind, before the first save.
+            stall_timeout_s: longest wait for room in the arena.
+            exit_timeout_s: longest wait at interpreter exit.
+            watch_s: seconds without progress after which a save is said to stand still.
+        """
         self._opened, self._committed = opened, committed
         self.arena = arena
         """The staging memory; the pipeline's own."""
@@ -62,6 +78,8 @@ class Pipeline:
         self._watch_s = watch_s
         self._stager = Stager(arena, stall_timeout_s, copiers)
         self._drainer = Drainer(tier, arena, writers)
+        self._janitor = Workers(1, "datastates-prune")
+        self._following = threading.Semaphore(2)
         self._staging = threading.Lock()
         self._changed = threading.Condition()
         self._jobs: deque[Job] = deque()
@@ -110,13 +128,14 @@ class Pipeline:
             self._opened()
         while (job := self._next()) is not None:
             entry = self._drainer.drain(job)
-            if entry is not None:
+            if entry is None:
+                self._ended(job.save)
+            else:
                 job.save._end()
                 log.info("saved %s", job.save.stats)
-                with kept_going(f"what follows the commit of step {entry.step}"):
-                    self._committed(entry)
-            self._ended(job.save)
+                self._follow(entry, job.save)
             del job
+        self._janitor.close()
         self._stager.close()
         self._drainer.close()
         self.arena.close()
@@ -127,6 +146,22 @@ class Pipeline:
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             return self._jobs.popleft() if self._jobs else None
+
+    def _follow(self, entry: Entry, save: Save) -> None:
+        """Do what follows a commit (old steps go) beside the next save, but at most one behind."""
+        self._following.acquire()
+
+        def follow() -> None:
+            with kept_going(f"what follows the commit of step {entry.step}"):
+                self._committed(entry, self._unended())
+            self._following.release()
+            self._ended(save)
+
+        self._janitor.submit(follow)
+
+    def _unended(self) -> set[int]:
+        with self._changed:
+            return {save.step for save in self._open}
 
     def _ended(self, save: Save) -> None:
         save._end()

@@ -64,10 +64,10 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="default: demo-out")
-    parser.add_argument("--steps", type=int, help="training steps (default: 240)")
-    parser.add_argument("--quick", action="store_true", help="few small steps: about ten seconds")
+    parser.add_argument("--steps", type=int, help="training steps (default: 180)")
+    parser.add_argument("--quick", action="store_true", help="few small steps: about 15 seconds")
     args = parser.parse_args()
-    args.steps = args.steps or (18 if args.quick else 240)
+    args.steps = args.steps or (18 if args.quick else 180)
     if args.steps < SAVES:
         parser.error(f"--steps must be at least {SAVES}, so that there are saves to be killed in")
     return args

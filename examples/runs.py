@@ -22,6 +22,7 @@ SCRIPT = Path(__file__).with_name("train_gpt.py")
 POLL_S = 0.0005
 REPORT_EVERY_S = 0.2
 STANDSTILL_S = 120.0
+MIN_FILES = 10  # of about 300: what is cut off shall be a save that has got somewhere
 STEP_DIRS = "step-" + 10 * "[0-9]"
 
 Report = Callable[[int, float], None]
@@ -171,11 +172,11 @@ class _Follower:
 
 
 def _half_written(checkpoints: Path, first: int) -> Path | None:
-    """Return the newest step directory from `first` on if it has data, and no commit yet."""
+    """Return the newest step directory from `first` on if it has data but no commit."""
     newest = newest_step_dir(checkpoints)
     if newest is None or saved_step(newest) < first or (newest / "zarr.json").exists():
         return None
-    return newest if any(path.is_file() for path in newest.rglob("*")) else None
+    return newest if sum(path.is_file() for path in newest.rglob("*")) >= MIN_FILES else None
 
 
 def _killed_while_half_written(process: "subprocess.Popen[bytes]", step_dir: Path) -> bool:

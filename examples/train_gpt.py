@@ -28,7 +28,7 @@ import datastates as ds
 WIDTH, LAYERS, HEADS, CONTEXT, DROPOUT = 320, 4, 5, 32, 0.1
 VOCABULARY = 256  # bytes
 PEAK_LR, WARMUP_STEPS, WEIGHT_DECAY = 6e-4, 20, 0.1
-THREADS = 2  # fixed: another number of threads adds in another order, and rounds otherwise
+THREADS = 1  # fixed: another number of threads adds in another order, and rounds otherwise
 
 
 class Attention(nn.Module):
@@ -176,8 +176,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="directory of the checkpoints")
-    parser.add_argument("--steps", type=int, default=240)
-    parser.add_argument("--save-every", type=int, default=20, metavar="STEPS")
+    parser.add_argument("--steps", type=int, default=180)
+    parser.add_argument("--save-every", type=int, default=15, metavar="STEPS")
     parser.add_argument("--batch", type=int, default=16, help="sequences per step")
     parser.add_argument(
         "--losses", type=Path, required=True, help="append a JSON line per step here"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 import torch
 from children.client import Children
 from cli_support import save
@@ -20,6 +21,9 @@ from click.testing import CliRunner, Result
 
 import datastates as ds
 from datastates.cli import main
+
+settings.register_profile("busy", deadline=None)  # other work on the machine is no failure
+settings.load_profile("busy")
 
 PLACES = ("memory", "directory")
 

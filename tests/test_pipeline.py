@@ -63,7 +63,7 @@ def pipeline(request: pytest.FixtureRequest) -> Any:
     made: list[Pipeline] = []
 
     def make(tier: Tier, **options: Any) -> Pipeline:
-        committed = options.pop("committed", lambda entry: None)
+        committed = options.pop("committed", lambda entry, spared: None)
         made.append(Pipeline(tier, Arena(8 * MIB), committed, **options))
         return made[-1]
 
@@ -249,7 +249,7 @@ def test_a_tier_that_cannot_abort_does_not_end_the_saver(
 def test_what_follows_a_commit_cannot_undo_it(
     pipeline: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(entry: ds.Entry) -> None:
+    def fail(entry: ds.Entry, spared: set[int]) -> None:
         raise RuntimeError("a policy of the user's")
 
     made = pipeline(memory(), committed=fail)
