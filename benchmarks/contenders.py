@@ -55,6 +55,10 @@ class Contender(ABC):
         return is_exact(state)
 
     @abstractmethod
+    def place(self, number: int) -> Path:
+        """Return the file or directory that a save makes."""
+
+    @abstractmethod
     def save(self, state: Any, number: int) -> Callable[[], None]:
         """Begin to save; return what waits for the end. Numbers ascend."""
 
@@ -76,12 +80,15 @@ class Raw(Contender):
     def is_exact(self, state: memoryview) -> bool:
         return True
 
+    def place(self, number: int) -> Path:
+        return self.root / f"{number}.bin"
+
     def save(self, state: memoryview, number: int) -> Callable[[], None]:
-        rawdisk.write(self.root / f"{number}.bin", state)
+        rawdisk.write(self.place(number), state)
         return _nothing
 
     def load(self, state: memoryview, number: int) -> object:
-        return rawdisk.read(self.root / f"{number}.bin", state)
+        return rawdisk.read(self.place(number), state)
 
 
 class Datastates(Contender):
@@ -93,6 +100,9 @@ class Datastates(Contender):
 
         super().__init__(root)
         self._checkpointer = datastates.Checkpointer(root)
+
+    def place(self, number: int) -> Path:
+        return self.root / f"step-{number:010d}"
 
     def save(self, state: State, number: int) -> Callable[[], None]:
         return self._checkpointer.save_async(state, step=number).result
@@ -107,12 +117,15 @@ class Datastates(Contender):
 class TorchSave(Contender):
     name = "torch.save/load"
 
+    def place(self, number: int) -> Path:
+        return self.root / f"{number}.pt"
+
     def save(self, state: State, number: int) -> Callable[[], None]:
-        torch.save(state, self.root / f"{number}.pt")
+        torch.save(state, self.place(number))
         return _nothing
 
     def load(self, state: State, number: int) -> object:
-        loaded = torch.load(self.root / f"{number}.pt")
+        loaded = torch.load(self.place(number))
         _copy_into(state, loaded)
         return loaded
 
@@ -123,7 +136,7 @@ class TorchMmap(TorchSave):
     saves = False
 
     def load(self, state: State, number: int) -> object:
-        loaded = torch.load(self.root / f"{number}.pt", mmap=True)
+        loaded = torch.load(self.place(number), mmap=True)
         _copy_into(state, loaded)
         return loaded
 
@@ -136,7 +149,7 @@ class TorchMapped(TorchSave):
     saves = copies = False
 
     def load(self, state: State, number: int) -> object:
-        return torch.load(self.root / f"{number}.pt", mmap=True)
+        return torch.load(self.place(number), mmap=True)
 
     def is_exact(self, state: State) -> bool:
         return True
@@ -145,16 +158,19 @@ class TorchMapped(TorchSave):
 class Safetensors(Contender):
     name = "safetensors"
 
+    def place(self, number: int) -> Path:
+        return self.root / f"{number}.safetensors"
+
     def save(self, state: State, number: int) -> Callable[[], None]:
         from safetensors.torch import save_file
 
-        save_file(dict(tensors(state)), self.root / f"{number}.safetensors")
+        save_file(dict(tensors(state)), self.place(number))
         return _nothing
 
     def load(self, state: State, number: int) -> object:
         from safetensors.torch import load_file
 
-        loaded = load_file(self.root / f"{number}.safetensors")
+        loaded = load_file(self.place(number))
         with torch.no_grad():
             for name, tensor in tensors(state):
                 tensor.copy_(loaded[name])
@@ -166,16 +182,19 @@ class Dcp(Contender):
 
     name = "DCP"
 
+    def place(self, number: int) -> Path:
+        return self.root / str(number)
+
     def save(self, state: State, number: int) -> Callable[[], None]:
         import torch.distributed.checkpoint as dcp
 
-        dcp.save(state, checkpoint_id=self.root / str(number), no_dist=True)
+        dcp.save(state, checkpoint_id=self.place(number), no_dist=True)
         return _nothing
 
     def load(self, state: State, number: int) -> object:
         import torch.distributed.checkpoint as dcp
 
-        return dcp.load(state, checkpoint_id=self.root / str(number), no_dist=True)
+        return dcp.load(state, checkpoint_id=self.place(number), no_dist=True)
 
 
 class DcpAsync(Dcp):
@@ -185,7 +204,7 @@ class DcpAsync(Dcp):
     def save(self, state: State, number: int) -> Callable[[], None]:
         import torch.distributed.checkpoint as dcp
 
-        return dcp.async_save(state, checkpoint_id=self.root / str(number), no_dist=True).result
+        return dcp.async_save(state, checkpoint_id=self.place(number), no_dist=True).result
 
 
 CONTENDERS: dict[str, type[Contender]] = {

@@ -80,8 +80,11 @@ def _save(contender: Contender, state: Any) -> dict[str, Any]:
 
 
 def _load(contender: Contender, state: Any, phase: str) -> dict[str, Any]:
-    make = pagecache.evict if phase == "cold" else pagecache.fill
-    resident = make(contender.root)
+    if phase == "cold":
+        pagecache.evict(contender.root)
+    else:
+        pagecache.fill(contender.place(2))
+    resident = pagecache.resident(contender.place(2))
     if (resident > 0.01) if phase == "cold" else (resident < 0.99):
         raise RuntimeError(f"{resident:.0%} of the files are in the page cache, so not {phase}")
     with Cost(_memory("VmRSS")) as cost:

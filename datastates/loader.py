@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, ValuesView
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .errors import FormatError, UnknownNameError
+from .errors import DatastatesError, FormatError, UnknownNameError
 from .manifest import Manifest
 from .memory import address
 from .names import Path, readable
@@ -34,6 +35,7 @@ from .tree import LONG_VALUES, MAX_DEPTH, PLAIN, Node, Skeleton, contains_leaf
 
 __all__ = ["ReadRequest", "StateLoader"]
 
+_MALFORMED = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError)
 _MANY = (list, tuple, set, frozenset, deque, ValuesView)
 
 
@@ -142,17 +144,29 @@ class StateLoader:
             error.key = key
         return error
 
-    def _at(self, path: Path, finish: Finish) -> Finish:
+    def _at(self, path: Path, provider: str, finish: Finish) -> Finish:
         """Let errors of the finish name the path, too."""
 
         def located() -> Any:
             outside, self._path = self._path, path
             try:
-                return finish()
+                with self._checked(provider):
+                    return finish()
             finally:
                 self._path = outside
 
         return located
+
+    @contextmanager
+    def _checked(self, provider: str) -> Iterator[None]:
+        """Turn what malformed data makes of a provider's code into an error of ours."""
+        try:
+            yield
+        except DatastatesError:
+            raise
+        except _MALFORMED as error:
+            reason = f"its {provider} data is malformed: {error!r:.200}"
+            raise self.error(FormatError, reason) from error
 
     def child(
         self,
@@ -213,11 +227,8 @@ class StateLoader:
         provider = self._provider(node)
         if node.provider in LONG_VALUES:
             self._selection.takes(self._path)
-        try:
-            return self._at(self._path, provider.join(node.data, target, self))
-        except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
-            reason = f"its {node.provider} data is malformed: {error!r:.200}"
-            raise self.error(FormatError, reason) from error
+        with self._checked(node.provider):
+            return self._at(self._path, node.provider, provider.join(node.data, target, self))
 
     def _in_place(self, value: object) -> bool:
         provider = self._providers.for_type(type(value))

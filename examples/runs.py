@@ -1,10 +1,10 @@
 """Start the training script, follow it, and kill it in the middle of a save.
 
-A step directory is committed exactly when it contains `zarr.json`. So a save is under way when
-there is a step directory without that file. Looking and killing are not one act, and the save
-could commit in between. Therefore the process is first frozen (SIGSTOP), then looked at again:
-if the step is still half-written, it gets its SIGKILL and never wakes up; if not, it goes on and
-the next save is tried. So what the demo shows does not depend on timing.
+A step is committed exactly when its directory contains `zarr.json`; a directory without is a save
+under way. Looking and killing are not one act: the save could commit in between. So the process is
+first frozen (SIGSTOP), then looked at again. If the step is still half-written, it gets its
+SIGKILL and never wakes up; if not, it goes on and the next save is tried. Thus nothing that the
+demo shows depends on timing.
 """
 
 import json

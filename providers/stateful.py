@@ -57,11 +57,12 @@ class StatefulProvider(Provider):
         state = loader.child(data["state"], current, adopt=not module)
 
         def finish() -> Any:
+            loaded = state()
             try:
                 if module:
-                    target.load_state_dict(state(), strict=False)  # compared before, key by key
+                    target.load_state_dict(loaded, strict=False)  # compared before, key by key
                 else:
-                    target.load_state_dict(state())
+                    target.load_state_dict(loaded)
             except Exception as error:  # whatever the object raises
                 raise _refused(target, error, loader) from error
             return target

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 import torch
 from children.client import Children
 from cli_support import save
 from click.testing import CliRunner, Result
+from hypothesis import settings
 
 import datastates as ds
 from datastates.cli import main

@@ -102,9 +102,9 @@ def test_a_step_saved_anew_after_its_removal_has_its_own_record(
 def test_a_deleted_step_does_not_come_back_as_an_older_save_of_it() -> None:
     tier = FaultyTier(memory(), Fault("delete", ds.StorageError("busy")))
     with ds.Checkpointer(tier) as ckpt:
-        ckpt.save("old", step=5)
-        ckpt.save("new", step=5)
-        ckpt.wait()
+        for value in ("old", "new"):
+            ckpt.save(value, step=5)
+            ckpt.wait()
         assert len(list(tier.entries())) == 2, "the older save could not be removed"
         ckpt.delete(5)
         assert ckpt.steps() == [] and list(tier.entries()) == []

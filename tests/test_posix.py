@@ -536,6 +536,7 @@ def test_a_step_is_gone_for_good_before_its_bytes_are(
     """Deletion: the record goes first, durably, so no crash leaves a step without its files."""
     with ds.Checkpointer(tmp_path) as ckpt:
         ckpt.save(STATE, step=1)
+        ckpt.wait()
         record = Record(tmp_path, monkeypatch)
         ckpt.delete(1)
     assert record.events[:2] == [
@@ -586,7 +587,7 @@ def test_what_cannot_be_removed_now_is_swept_later(
     """A failed save on a failing disk: nothing of it counts, and nobody trips over it."""
     real = os.rmdir
 
-    def rmdir(path: Any, **options: Any) -> None:
+    def rmdir(*args: Any, **options: Any) -> None:
         raise OSError(errno.EBUSY, "busy")
 
     ckpt = ds.Checkpointer(tmp_path)

@@ -264,6 +264,7 @@ def test_a_step_removed_by_hand_is_no_error(tmp_path: Path) -> None:
     with ds.Checkpointer(tmp_path, keep_last=2) as ckpt:
         for step in range(2):
             ckpt.save(step, step=step)
+        ckpt.wait()  # or our own sweep would remove what is half removed by hand
         shutil.rmtree(tmp_path / "step-0000000000")
         ckpt.save(2, step=2)
         ckpt.save(3, step=3)
