@@ -26,6 +26,7 @@ from .errors import (
 from .loader import StateLoader
 from .manifest import Manifest
 from .names import Path, readable
+from .provider import Finish
 from .reading import run_reads
 from .reads import fill_inline, plan_reads
 from .registry import Providers
@@ -146,42 +147,33 @@ def _restore_entry(
     damaged: tuple[int, ...],
 ) -> tuple[Any, Recovery]:
     started = monotonic()
-    selection = Selection(options.only)
     with opened(tier, entry, options.timeout_s) as (reader, manifest):
-        loader = StateLoader(
-            manifest,
-            providers,
-            selection=selection,
-            trusted=options.trust,
-            device=options.device,
-        )
-        finish = loader.child(manifest.skeleton, options.into)
-        _check_selection(selection, manifest)
-        _check_differences(loader.differences, options)
-        fill_inline(manifest, loader.requests)
+        loader, finish = _prepare(manifest, providers, options)
         reads = plan_reads(manifest, loader.requests)
         nbytes = sum(read.nbytes for read in reads)
-        run_reads(
-            reader,
-            manifest,
-            reads,
-            timeout_s=options.timeout_s,
-            done=_counter(options.progress, nbytes),
-        )
+        told = _counter(options.progress, nbytes)
+        run_reads(reader, manifest, reads, timeout_s=options.timeout_s, done=told)
     state = finish()
     seconds = monotonic() - started
-    found = loader.differences
-    return state, Recovery(
-        entry.step,
-        tier.where(entry),
-        nbytes,
-        seconds,
-        nbytes / seconds / 1e9,
-        tuple(found.missing),
-        tuple(found.unexpected),
-        tuple(found.mismatched),
-        damaged,
+    differences = loader.differences.as_tuples()
+    rate = nbytes / seconds / 1e9
+    where = tier.where(entry)
+    return state, Recovery(entry.step, where, nbytes, seconds, rate, *differences, damaged)
+
+
+def _prepare(
+    manifest: Manifest, providers: Providers, options: RestoreOptions
+) -> tuple[StateLoader, Finish]:
+    """Decide where everything goes; fill in what the manifest itself holds."""
+    selection = Selection(options.only)
+    loader = StateLoader(
+        manifest, providers, selection=selection, trusted=options.trust, device=options.device
     )
+    finish = loader.child(manifest.skeleton, options.into)
+    _check_selection(selection, manifest)
+    _check_differences(loader.differences, options)
+    fill_inline(manifest, loader.requests)
+    return loader, finish
 
 
 def _counter(progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:

@@ -21,6 +21,10 @@ class Differences:
     mismatched: list[str] = field(default_factory=list)
     """In both, with another shape, data type or kind; left as they were."""
 
+    def as_tuples(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Return missing, unexpected and mismatched, frozen."""
+        return tuple(self.missing), tuple(self.unexpected), tuple(self.mismatched)
+
     def __bool__(self) -> bool:
         return bool(self.missing or self.unexpected or self.mismatched)
 

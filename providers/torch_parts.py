@@ -37,9 +37,10 @@ def status(target: object) -> str:
 
 def finished(tensor: Tensor, data: Any) -> Tensor:
     """Make a new tensor what it was: a Parameter or not, with a gradient or not."""
+    grad = bool(data["grad"]) and (tensor.is_floating_point() or tensor.is_complex())
     if data["parameter"]:
-        return torch.nn.Parameter(tensor, requires_grad=bool(data["grad"]))
-    return tensor.requires_grad_(bool(data["grad"]))
+        return torch.nn.Parameter(tensor, requires_grad=grad)
+    return tensor.requires_grad_(grad)
 
 
 def put(tensor: Tensor, target: Tensor) -> Tensor:

@@ -79,23 +79,14 @@ class ProviderTests:
         with Checkpointer(f"memory://{uuid4()}", providers=[self.make()]) as made:
             yield made
 
-    def _providers(self) -> Providers:
+    @pytest.fixture
+    def providers(self) -> Providers:
+        """The provider with all others that are installed."""
         return Providers([self.make(), *CONTAINERS, *installed()])
-
-    def _flatten(self, value: Any) -> Flat:
-        return flatten({"value": value}, self._providers())
-
-    def _loader(self, flat: Flat) -> StateLoader:
-        plan = make_plan(flat.leaves, 1 << 30)
-        sums = tuple((0,) * array.extents for array in plan.arrays)
-        manifest = Manifest(plan.arrays, sums, flat.skeleton, plan.nbytes)
-        return StateLoader(
-            manifest, self._providers(), selection=Selection(None), trusted=True, device=None
-        )
 
     # What it is.
 
-    def test_it_has_a_name_and_takes_its_values(self) -> None:
+    def test_it_has_a_name_and_takes_its_values(self, providers: Providers) -> None:
         """By their exact types, and says so each time it is asked."""
         provider = self.make()
         assert provider.name
@@ -103,30 +94,30 @@ class ProviderTests:
         assert isinstance(provider.priority, int)
         for value in [*self.values(), *self.refused(), *(v for v, _ in self.targets())]:
             assert provider.claims(type(value)) is True
-            assert self._providers().for_type(type(value)).name == provider.name  # type: ignore[union-attr]
+            assert providers.for_type(type(value)).name == provider.name  # type: ignore[union-attr]
         assert provider.claims(_Foreign) is False
         assert provider.claims(object) is False
 
     # Taking apart.
 
-    def test_it_hands_over_plain_data(self) -> None:
+    def test_it_hands_over_plain_data(self, providers: Providers) -> None:
         """Which msgpack holds, and gives back as it was."""
         for value in self.values():
-            data = self._flatten(value).skeleton["value"]
+            data = _flatten(value, providers).skeleton["value"]
             assert type(data) is Node
             _assert_plain(data)
             assert pack(unpack(pack(data))) == pack(data)
 
-    def test_taking_apart_changes_nothing(self) -> None:
+    def test_taking_apart_changes_nothing(self, providers: Providers) -> None:
         """The value is the caller's, and goes on living."""
         for value, untouched in zip(self.values(), self.values(), strict=True):
-            self._flatten(value)
+            _flatten(value, providers)
             assert self.same(value, untouched)
 
-    def test_sources_can_be_read_in_pieces_from_several_threads(self) -> None:
+    def test_sources_can_be_read_in_pieces_from_several_threads(self, providers: Providers) -> None:
         """Any pieces of whole elements give the same bytes as one reading."""
         for value in self.values():
-            for _, leaf in self._flatten(value).leaves:
+            for _, leaf in _flatten(value, providers).leaves:
                 assert leaf.dtype in ITEMSIZE
                 assert all(type(n) is int and n >= 0 for n in leaf.shape)
                 with ThreadPoolExecutor(4) as pool:
@@ -160,11 +151,11 @@ class ProviderTests:
             assert into["value"] is target
             assert self.same(target, expected)
 
-    def test_a_target_is_untouched_until_the_reads(self) -> None:
+    def test_a_target_is_untouched_until_the_reads(self, providers: Providers) -> None:
         """So that a strict restore can still refuse."""
         for (value, target), (_, untouched) in zip(self.targets(), self.targets(), strict=True):
-            flat = self._flatten(value)
-            self._loader(flat).child(flat.skeleton, {"value": target})
+            flat = _flatten(value, providers)
+            _loader(flat, providers).child(flat.skeleton, {"value": target})
             assert self.same(target, untouched)
 
     def test_a_foreign_target_is_a_mismatch(self, checkpointer: Checkpointer) -> None:
@@ -181,17 +172,28 @@ class ProviderTests:
             checkpointer.restore(into, strict=False)
             assert into["value"] is foreign
 
-    def test_malformed_data_ends_in_an_error_of_ours(self) -> None:
+    def test_malformed_data_ends_in_an_error_of_ours(self, providers: Providers) -> None:
         """What a file says is checked before it is relied on."""
         for value in self.values():
-            flat = self._flatten(value)
+            flat = _flatten(value, providers)
             node = flat.skeleton["value"]
             for data in _spoilt(node.data):
-                loader = self._loader(flat)
+                loader = _loader(flat, providers)
                 try:
                     loader.child({"value": Node(node.provider, data)}, None)()
                 except (DatastatesError, MemoryError):
                     continue
+
+
+def _flatten(value: Any, providers: Providers) -> Flat:
+    return flatten({"value": value}, providers)
+
+
+def _loader(flat: Flat, providers: Providers) -> StateLoader:
+    plan = make_plan(flat.leaves, 1 << 30)
+    sums = tuple((0,) * array.extents for array in plan.arrays)
+    manifest = Manifest(plan.arrays, sums, flat.skeleton, plan.nbytes)
+    return StateLoader(manifest, providers, selection=Selection(None), trusted=True, device=None)
 
 
 def _read(leaf: ArrayLeaf, pieces: int) -> bytes:
