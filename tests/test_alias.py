@@ -80,6 +80,15 @@ def test_one_address_in_two_spaces_is_two_places():
     assert find_aliases([leaf(BASE, "cuda:0"), leaf(BASE, "cuda:0")]) == {1: Alias(0, 0)}
 
 
+def test_memory_that_starts_within_an_element_is_no_view():
+    """Numpy makes such arrays from buffers."""
+    places = [Memory("cpu", 4096, 4176, (1,), True), Memory("cpu", 4100, 4108, (1,), True)]
+    found = [
+        ArrayLeaf("float64", (shape,), None, m) for shape, m in zip((10, 1), places, strict=True)
+    ]
+    assert find_aliases(found) == {}
+
+
 def test_a_leaf_without_memory_is_no_alias():
     alone = ArrayLeaf("float32", (3,), None, None)
     assert find_aliases([alone, alone]) == {}

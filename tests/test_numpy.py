@@ -208,7 +208,9 @@ def test_a_scalar_in_the_target_is_a_plain_value(memory_ckpt):
     assert_same({"lr": 0.5, "n": np.int64(7)}, memory_ckpt.restore(into=into))
 
 
-@pytest.mark.parametrize("kind", [*NATIVE, *BEYOND_ZARR, ">i4", *STRUCTURED.values()], ids=str)
+@pytest.mark.parametrize(
+    "kind", [*NATIVE, *BEYOND_ZARR, ">i4", *STRUCTURED.values(), ml_dtypes.bfloat16], ids=str
+)
 def test_dtypes_come_back(memory_ckpt, kind):
     state = {"dtype": np.dtype(kind)}
     memory_ckpt.save(state)

@@ -215,6 +215,17 @@ def test_a_list_may_be_the_target_itself(ckpt):
     assert torch.equal(net.weight, saved.weight)
 
 
+def test_tensors_without_a_target_go_to_the_device_that_is_asked_for(ckpt):
+    """Case 66; a device that every machine has stands in for one."""
+    w = torch.randn(3, 4)
+    ckpt.save({"w": w, "tied": w.t(), "n": 5})
+    restored = ckpt.restore(device="meta")
+    assert restored["w"].device.type == restored["tied"].device.type == "meta"
+    assert restored["tied"].stride() == (1, 4)
+    assert restored["n"] == 5
+    assert torch.equal(ckpt.restore()["w"], w)
+
+
 # Differences.
 
 
