@@ -6,12 +6,23 @@ import json
 import numbers
 import operator
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from .errors import UsageError
 from .names import Path
 
-__all__ = ["check_metadata", "check_metrics", "check_only", "check_positive", "check_step"]
+__all__ = [
+    "MAX_METADATA_DEPTH",
+    "check_metadata",
+    "check_metrics",
+    "check_only",
+    "check_positive",
+    "check_step",
+    "nests_deeper",
+]
+
+MAX_METADATA_DEPTH = 64
+"""Dicts and lists in each other, in the metadata of a step."""
 
 _MAX_METADATA_NBYTES = 1 << 20
 _MAX_STEP = 10**18
@@ -50,6 +61,19 @@ def check_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
     return found
 
 
+def nests_deeper(value: object, limit: int) -> bool:
+    """Tell whether dicts and lists, of JSON, lie in each other more than `limit` deep."""
+    level = [value]
+    for _ in range(limit):
+        items = (v.values() if isinstance(v, dict) else v for v in level if _holds_others(v))
+        level = [inner for item in items for inner in item]
+    return any(map(_holds_others, level))
+
+
+def _holds_others(value: object) -> TypeGuard[dict[str, Any] | list[Any]]:
+    return isinstance(value, dict | list)
+
+
 def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return metadata as JSON would give it back.
 
@@ -64,6 +88,8 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     if len(text) > _MAX_METADATA_NBYTES:
         raise UsageError(f"metadata has {len(text)} bytes; over 1 MiB belongs into the state")
     kept: dict[str, Any] = json.loads(text)
+    if nests_deeper(kept, MAX_METADATA_DEPTH):
+        raise UsageError(f"metadata nests over {MAX_METADATA_DEPTH} deep")
     if list(kept) != list(given):
         raise UsageError("metadata must have string keys")
     return kept

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import sys
 import types
 from collections.abc import Callable
@@ -64,17 +65,21 @@ class _Object(Provider):
 
     def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         kind = find_class(data["class"], loader, self.claims)
-        parts = {
-            name: loader.child(item, getattr(target, name, None), name)
-            for name, item in data["fields"]
-        }
+        if not all(type(name) is str for name, _ in data["fields"]):
+            raise loader.error(FormatError, "a field has no name")
+        targets = self.fields(target) if type(target) is kind else {}
+        parts = {name: loader.child(item, targets.get(name), name) for name, item in data["fields"]}
         return lambda: self.make(kind, {name: part() for name, part in parts.items()})
 
     def make(self, kind: type, fields: dict[str, Any]) -> Any:
         """Return an instance with these fields."""
         instance: Any = object.__new__(kind)
         for name, value in fields.items():
-            object.__setattr__(instance, name, value)
+            slot = inspect.getattr_static(kind, name, None)
+            if isinstance(slot, types.MemberDescriptorType):
+                slot.__set__(instance, value)
+            else:  # straight into the dict: a property's setter, or __class__, is not to be run
+                vars(instance)[name] = value
         return instance
 
 
@@ -82,9 +87,10 @@ class _Dataclass(_Object):
     name = "dataclass"
 
     def claims(self, kind: type) -> bool:
+        code = hasattr(kind, "__del__")  # would run on whatever fields a file gives it
         own_new = any("__new__" in vars(base) for base in kind.__mro__[:-1])
         stateful = hasattr(kind, "state_dict")
-        return dataclasses.is_dataclass(kind) and not own_new and not stateful
+        return dataclasses.is_dataclass(kind) and not (own_new or stateful or code)
 
     def fields(self, value: Any) -> dict[str, Any]:
         named = [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]

@@ -7,7 +7,7 @@ Instances of the user's classes are in `classes`.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,17 +15,13 @@ import numpy as np
 from .classes import CLASSES
 from .errors import FormatError
 from .provider import Bytes, Finish, LeafRef, Loader, Provider, Saver
-from .tree import LONG_VALUES, Node, contains_leaf, unpack
+from .tree import Node, contains_leaf, is_long, unpack_plain
 
 __all__ = ["CONTAINERS"]
 
 _FACTORIES: dict[str, type] = {
     t.__name__: t for t in (list, dict, set, tuple, int, float, str, bytes, bool, complex, deque)
 }
-
-
-def _finish_all(parts: Iterable[Finish]) -> list[Any]:
-    return [part() for part in parts]
 
 
 class _Container(Provider):
@@ -38,7 +34,9 @@ class _Container(Provider):
         return kind is self.kind
 
 
-def _items(value: Iterable[Any], saver: Saver) -> list[Any]:
+def _items(value: Collection[Any], saver: Saver) -> Any:
+    if is_long(value):
+        return saver.child(list(value))
     return [saver.child(item, i) for i, item in enumerate(value)]
 
 
@@ -49,11 +47,14 @@ def _targets(target: object, kind: type, count: int) -> list[Any]:
     return [None] * count
 
 
-def _load_items(data: Any, target: object, kind: type, loader: Loader) -> list[Finish]:
+def _load_items(data: Any, target: object, kind: type, loader: Loader) -> Finish:
+    if type(data) is Node:
+        return loader.child(data, None)
     if not isinstance(data, list):
         raise loader.error(FormatError, f"a {kind.__name__} is malformed")
     targets = _targets(target, kind, len(data))
-    return [loader.child(d, t, i) for i, (d, t) in enumerate(zip(data, targets, strict=True))]
+    parts = [loader.child(d, t, i) for i, (d, t) in enumerate(zip(data, targets, strict=True))]
+    return lambda: [part() for part in parts]
 
 
 class _Sequence(_Container):
@@ -63,8 +64,8 @@ class _Sequence(_Container):
         return _items(value, saver)
 
     def join(self, data: Any, target: Any, loader: Loader) -> Finish:
-        parts = _load_items(data, target, self.kind, loader)
-        return lambda: self.kind(_finish_all(parts))
+        items = _load_items(data, target, self.kind, loader)
+        return lambda: self.kind(items())
 
 
 def _sequence(kind: type) -> Provider:
@@ -82,8 +83,8 @@ class _Deque(_Sequence):
         return {"items": _items(value, saver), "maxlen": value.maxlen}
 
     def join(self, data: Any, target: Any, loader: Loader) -> Finish:
-        parts = _load_items(data["items"], target, deque, loader)
-        return lambda: deque(_finish_all(parts), data["maxlen"])
+        items = _load_items(data["items"], target, deque, loader)
+        return lambda: deque(items(), data["maxlen"])
 
 
 class _Mapping(_Container):
@@ -104,20 +105,28 @@ class _Mapping(_Container):
 
 def _key(key: Hashable, saver: Saver) -> Any:
     data = saver.child(key, key)
-    if contains_leaf(data) or (type(data) is Node and data.provider in LONG_VALUES):
+    if contains_leaf(data, long_values=True):
         raise saver.refuse(f"a key of type {type(key).__name__} is an array, or too long")
     return data
 
 
-def _pairs(value: dict[Hashable, Any], saver: Saver) -> list[Any]:
+def _pairs(value: dict[Hashable, Any], saver: Saver) -> Any:
+    if is_long(value) and is_long(value.values()):
+        values = list(value.values())
+        return {"keys": saver.child(list(value)), "values": saver.child(values)}
     return [[_key(key, saver), saver.child(item, key)] for key, item in value.items()]
 
 
 def _load_pairs(data: Any, target: Any, loader: Loader) -> Finish:
+    if isinstance(data, dict):  # long and plain: nothing in it has memory of its own
+        keys, values = loader.child(data["keys"], None), loader.child(data["values"], None)
+        return lambda: dict(zip(keys(), values(), strict=True))
     pairs = []
     for pair in data if isinstance(data, list) else [None]:
-        if not (isinstance(pair, list) and len(pair) == 2) or contains_leaf(pair[0]):
+        if not (isinstance(pair, list) and len(pair) == 2):
             raise loader.error(FormatError, "a mapping is malformed")
+        if contains_leaf(pair[0], long_values=True):  # keys are needed before anything is read
+            raise loader.error(FormatError, "a key is an array")
         key = loader.child(pair[0], None)()
         if not isinstance(key, Hashable):
             raise loader.error(FormatError, "a key cannot be hashed")
@@ -212,6 +221,6 @@ CONTAINERS: tuple[Provider, ...] = (
     *CLASSES,
     _LongValue("bytes", lambda out: out.tobytes()),
     _LongValue("str", lambda out: str(out.data, "utf-8", "surrogatepass")),
-    _LongValue("packed", lambda out: unpack(out.data)),
+    _LongValue("packed", lambda out: unpack_plain(out.data)),
 )
 """In the order in which they are asked."""

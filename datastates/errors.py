@@ -9,6 +9,7 @@ DatastatesError
 ├── MismatchError (ValueError)           the target and the checkpoint differ
 ├── UntrustedError (PermissionError)     only with ``trust=True``
 ├── UnknownClassError (LookupError)      import the class first
+├── NoMemoryError (MemoryError)          restore less of it, or into memory that is there
 ├── StepNotFoundError (LookupError)      no such step, or none at all
 ├── ClosedError (RuntimeError)           the checkpointer was closed
 ├── SaveError                            this checkpoint was lost, training was not
@@ -31,6 +32,7 @@ __all__ = [
     "FormatError",
     "MismatchError",
     "NestingError",
+    "NoMemoryError",
     "NoSpaceError",
     "SaveError",
     "SaveTimeoutError",
@@ -100,6 +102,10 @@ class UntrustedError(DatastatesError, PermissionError):
 
 class UnknownClassError(DatastatesError, LookupError):
     """A value's class is not loaded here; the reader never imports on a checkpoint's word."""
+
+
+class NoMemoryError(DatastatesError, MemoryError):
+    """There is no memory for a value that is to be restored; its path is named."""
 
 
 class StepNotFoundError(DatastatesError, LookupError):

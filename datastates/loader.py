@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DatastatesError, FormatError, UnknownNameError
+from .errors import DatastatesError, FormatError, NoMemoryError, UnknownNameError
 from .manifest import Manifest
 from .memory import address
 from .names import Path, readable
@@ -35,7 +35,9 @@ from .tree import LONG_VALUES, MAX_DEPTH, PLAIN, Node, Skeleton, contains_leaf
 
 __all__ = ["ReadRequest", "StateLoader"]
 
-_MALFORMED = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError)
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_MAX_DEPTH = MAX_DEPTH + 16
+"""What a state can be saved with, and some more for what providers add."""
 _MANY = (list, tuple, set, frozenset, deque, ValuesView)
 
 
@@ -80,6 +82,7 @@ class StateLoader:
         self._shared: dict[int, Any] = {}
         self._settled: set[int] = set()
         self._path: Path = ()
+        self._depth = 0
         self._adopt = False
 
     # What providers use (see `provider.Loader`).
@@ -139,7 +142,7 @@ class StateLoader:
     def error(self, kind: type[Exception], reason: str) -> Exception:
         """See `Loader.error`."""
         key = readable(self._path)
-        error = kind(f"cannot restore {key}: {reason}")
+        error = kind(f"cannot restore {key}: {reason:.500}")
         if isinstance(error, FormatError):
             error.key = key
         return error
@@ -164,6 +167,8 @@ class StateLoader:
             yield
         except DatastatesError:
             raise
+        except MemoryError as error:
+            raise self.error(NoMemoryError, "there is no memory for it") from error
         except _MALFORMED as error:
             reason = f"its {provider} data is malformed: {error!r:.200}"
             raise self.error(FormatError, reason) from error
@@ -178,11 +183,15 @@ class StateLoader:
         """See `Loader.child`."""
         outside = self._path, self._adopt
         self._path, self._adopt = self._path + keys, self._adopt or adopt
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self.error(FormatError, f"nests over {MAX_DEPTH} deep")
         if keys:
             self._selection.wants(self._path)  # what is asked for has been met, if it is here
         try:
             return self._value(data, target)
         finally:
+            self._depth -= 1
             self._path, self._adopt = outside
 
     # The walk.
@@ -215,6 +224,8 @@ class StateLoader:
             return self._list(data, target)
         if type(data) is LeafRef:
             raise self.error(FormatError, "is an array without a provider")
+        if type(data) not in PLAIN and type(data) is not bytes:
+            raise self.error(FormatError, f"is a {type(data).__name__}, which is no plain value")
         return lambda: data
 
     def _provider(self, node: Node) -> Provider:

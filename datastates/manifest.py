@@ -14,22 +14,31 @@ from math import prod
 from typing import Any
 
 import msgpack
+from msgpack import UnpackException
 
+from .documents import Pieces
 from .dtypes import ITEMSIZE
-from .errors import FormatError
+from .errors import FormatError, StorageError
 from .grid import Grid
 from .names import is_safe_node
 from .provider import Alias
-from .tree import Skeleton, pack, unpack
+from .tree import MAX_CONTAINERS, Skeleton, pack, unpack
 
 __all__ = ["FORMAT", "MAX_MANIFEST_NBYTES", "Array", "Manifest", "decode", "encode"]
 
 FORMAT = 1
 """Version of the format; a reader refuses a higher one by name."""
 
-MAX_MANIFEST_NBYTES = 64 << 20
-"""A longer manifest is refused, at the save and at the restore."""
+MAX_MANIFEST_NBYTES = 32 << 20
+"""A longer manifest is refused, at the save and at the restore; as are the next ones."""
 
+MAX_SKELETON_NBYTES = 8 << 20
+MAX_ARRAYS = 1 << 18
+MAX_EXTENTS = 1 << 18
+MAX_CHUNK_NBYTES = 64 << 20
+"""Longer than any chunk that is written; what is read before it is verified is bounded."""
+
+_MAX_RECORD_NBYTES = 2 << 20
 _MAX_SIZE = 1 << 62
 
 
@@ -87,7 +96,13 @@ class Manifest:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the manifest as msgpack."""
+    """Return the manifest as msgpack.
+
+    Raises:
+        StorageError: it is too long to be read again.
+    """
+    skeleton = pack(manifest.skeleton)
+    _check_room(manifest, skeleton)
     arrays = [
         [
             *(a.node, a.dtype, a.shape, a.chunk, a.offset, a.inline),
@@ -103,10 +118,29 @@ def encode(manifest: Manifest) -> bytes:
             "world_size": manifest.world_size,
             "nbytes": manifest.nbytes,
             "arrays": arrays,
-            "skeleton": pack(manifest.skeleton),
+            "skeleton": skeleton,
         }
     )
+    _room("bytes in the manifest", len(packed), MAX_MANIFEST_NBYTES)
     return packed
+
+
+def _room(what: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise StorageError(
+            f"{count} {what}, over {limit}: put many small values into arrays or long lists"
+        )
+
+
+def _check_room(manifest: Manifest, skeleton: bytes) -> None:
+    _room("bytes in the state without its arrays", len(skeleton), MAX_SKELETON_NBYTES)
+    _room("arrays", len(manifest.arrays), MAX_ARRAYS)
+    _room("chunks", sum(map(len, manifest.checksums)), MAX_EXTENTS)
+    if len(skeleton) > MAX_CONTAINERS:  # a container has at least one byte
+        try:
+            unpack(skeleton)
+        except FormatError as error:
+            raise StorageError(f"{error}: put many small values into arrays") from error
 
 
 def _sizes(value: Any, what: str, limit: int = _MAX_SIZE) -> tuple[int, ...]:
@@ -147,6 +181,8 @@ def _check_array(array: Array, sums: Any) -> None:
     node = array.node
     if array.nbytes >= _MAX_SIZE or not array.grid.is_contiguous():
         raise FormatError(f"{node}: shape {array.shape} and chunk {array.chunk} do not fit")
+    if array.extents and array.grid.chunk_nbytes > MAX_CHUNK_NBYTES:
+        raise FormatError(f"{node}: chunks of {array.grid.chunk_nbytes} bytes are not believable")
     if array.inline is not None and (
         not isinstance(array.inline, bytes) or len(array.inline) != array.nbytes
     ):
@@ -166,29 +202,54 @@ def _check_aliases(arrays: tuple[Array, ...]) -> None:
             raise FormatError(f"{array.node}: is an alias of nothing")
 
 
-def decode(packed: bytes) -> Manifest:
+def _check_arrays(arrays: tuple[Array, ...]) -> None:
+    if len({array.node for array in arrays}) != len(arrays):
+        raise FormatError("two arrays have one name")
+    if sum(array.extents for array in arrays) > MAX_EXTENTS:
+        raise FormatError(f"there are over {MAX_EXTENTS} chunks")
+    _check_aliases(arrays)
+
+
+def _check_format(value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise FormatError("this is not a manifest")
+    if value > FORMAT:
+        raise FormatError(f"written in format {value}; this version reads up to {FORMAT}: upgrade")
+
+
+def _fields(pieces: Pieces) -> dict[str, Any]:
+    """Take the fields apart, the arrays one by one."""
+    found: dict[str, Any] = {}
+    for _ in pieces.pairs(16):
+        name = pieces.scalar(64)
+        if name == "arrays":
+            items = pieces.items(MAX_ARRAYS)
+            found[name] = [_array(pieces.record(_MAX_RECORD_NBYTES)) for _ in items]
+        else:
+            found[name] = pieces.scalar(MAX_SKELETON_NBYTES + 5)
+        if name == "format":
+            _check_format(found[name])
+    pieces.end()
+    return found
+
+
+def decode(packed: bytes | memoryview) -> Manifest:
     """Read a manifest that may come from anyone.
 
     Raises:
         FormatError: it is malformed, inconsistent, or of a newer format.
     """
     try:
-        top = msgpack.unpackb(packed)
-        if not isinstance(top, dict) or type(top.get("format")) is not int:
-            raise FormatError("this is not a manifest")
-        if top["format"] > FORMAT:
-            raise FormatError(
-                f"written in format {top['format']}; this version reads up to {FORMAT}: upgrade"
-            )
-        pairs = [_array(record) for record in top["arrays"]]
-        arrays = tuple(array for array, _ in pairs)
-        _check_aliases(arrays)
+        top = _fields(Pieces(packed))
+        _check_format(top.get("format"))
+        arrays = tuple(array for array, _ in top["arrays"])
+        _check_arrays(arrays)
         rank, world_size, nbytes = _sizes(
             [top[k] for k in ("rank", "world_size", "nbytes")], "head"
         )
-        sums = tuple(sums for _, sums in pairs)
+        sums = tuple(sums for _, sums in top["arrays"])
         return Manifest(arrays, sums, unpack(top["skeleton"]), nbytes, rank, world_size)
     except FormatError:
         raise
-    except (KeyError, TypeError, ValueError, RecursionError, msgpack.UnpackException) as error:
+    except (LookupError, TypeError, ValueError, RecursionError, UnpackException) as error:
         raise FormatError(f"the manifest cannot be read: {error!r:.200}") from error

@@ -10,12 +10,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from .grid import PAGE
 from .provider import Bytes
+from .workers import run_all
 
 __all__ = ["HUGE", "address", "allocate", "available_nbytes", "populate"]
 
@@ -42,11 +42,9 @@ def populate(view: Bytes, threads: int = 2) -> None:
     stop = -(-(address(view) + len(view)) // PAGE) * PAGE
     step = max(HUGE, -(-(stop - start) // threads // HUGE) * HUGE)
     ranges = [(at, min(step, stop - at)) for at in range(start, stop, step)]
-    if len(ranges) == 1:
-        done = [_advise(*ranges[0])]
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            done = list(pool.map(lambda r: _advise(*r), ranges))
+    done: list[bool] = []
+    tasks = [lambda r=r: done.append(_advise(*r)) for r in ranges]
+    run_all(tasks, threads, "datastates-touch")
     if not all(done):  # an older kernel: touch one byte of each page
         view[::PAGE] |= np.uint8(0)
 

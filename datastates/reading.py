@@ -100,7 +100,7 @@ class _Progress:
 
     def __init__(self, pending: Iterable[str]) -> None:
         self.changed = threading.Condition()
-        self.pending = list(pending)
+        self.pending = dict.fromkeys(pending)  # in order, and each is removed at once
         self.error: DatastatesError | None = None
 
     def failed(self) -> bool:
@@ -109,7 +109,7 @@ class _Progress:
 
     def end(self, name: str, error: DatastatesError | None) -> None:
         with self.changed:
-            self.pending.remove(name)
+            del self.pending[name]
             self.error = self.error or error
             self.changed.notify_all()
 
@@ -125,7 +125,7 @@ class _Progress:
                 if not self.changed.wait(timeout_s):
                     raise StorageTimeoutError(
                         f"no read has ended for {timeout_s:g} s; waiting for "
-                        f"{', '.join(self.pending[:3])}"
+                        f"{', '.join([*self.pending][:3])}"
                     )
             if self.error is not None:
                 raise self.error

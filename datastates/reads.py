@@ -7,6 +7,7 @@ through scratch memory. `reading` does what is planned here.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -79,11 +80,24 @@ def plan_reads(manifest: Manifest, requests: Sequence[ReadRequest]) -> list[Exte
         wanted.setdefault(request.array, []).append(request)
     reads = []
     for index, those in wanted.items():
-        for extent, start, nbytes, padding in extents_of(manifest, index):
-            read = _cover(ExtentRead(extent, nbytes, padding), start, those)
-            if read.out is not None or read.parts:
-                reads.append(read)
+        extents = extents_of(manifest, index)
+        starts = [start for _, start, _, _ in extents]
+        touching = _touching(starts, those)
+        for (extent, start, nbytes, padding), some in zip(extents, touching, strict=True):
+            if some:
+                reads.append(_cover(ExtentRead(extent, nbytes, padding), start, some))
     return sorted(reads, key=lambda read: read.extent.offset)
+
+
+def _touching(starts: Sequence[int], requests: Iterable[ReadRequest]) -> list[list[ReadRequest]]:
+    """Return for each extent the requests that it has bytes of."""
+    found: list[list[ReadRequest]] = [[] for _ in starts]
+    for request in requests:
+        first = max(0, bisect_right(starts, request.start) - 1)
+        stop = bisect_left(starts, request.start + request.nbytes)
+        for among in found[first:stop]:
+            among.append(request)
+    return found
 
 
 def fill_inline(manifest: Manifest, requests: Sequence[ReadRequest]) -> None:

@@ -6,7 +6,7 @@ one pass: a `Node` is the map `{"$": provider, "v": data}`, and a dict that has 
 own is a `Node` too. There is no recursion that a state can drive too deep, and no key is ever
 joined into a string.
 
-Large lists and dicts of plain values are packed in one go and stored as arrays of bytes, as are
+Large containers of plain values are packed in one go and stored as arrays of bytes, as are
 long strings and bytes: so they are checksummed, cut into pieces and read like any other array,
 and no msgpack length limit is ever near.
 """
@@ -20,6 +20,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from .documents import unpack_bounded
 from .errors import FormatError, NestingError, UnsupportedValueError
 from .names import Path, readable
 from .provider import ArrayLeaf, Bytes, LeafRef
@@ -27,6 +28,7 @@ from .registry import Providers
 
 __all__ = [
     "LONG_VALUES",
+    "MAX_CONTAINERS",
     "MAX_DEPTH",
     "PLAIN",
     "Flat",
@@ -34,8 +36,10 @@ __all__ = [
     "Skeleton",
     "contains_leaf",
     "flatten",
+    "is_long",
     "pack",
     "unpack",
+    "unpack_plain",
 ]
 
 Skeleton = Any
@@ -43,6 +47,9 @@ Skeleton = Any
 
 MAX_DEPTH = 64
 """Containers inside containers; deeper states are refused with their path."""
+
+MAX_CONTAINERS = 1 << 19
+"""Lists and dicts in a skeleton, those of nodes included: what reading one takes is bounded."""
 
 LONG_VALUES = frozenset({"bytes", "str", "packed"})
 """Nodes that the tree itself makes of values too long for the skeleton."""
@@ -52,6 +59,7 @@ PLAIN = frozenset({type(None), bool, int, float, str})
 
 _OWN_ARRAY_ITEMS = 4096
 _OWN_ARRAY_NBYTES = 65536
+_MAX_PACKED_TEXT = 1 << 29  # characters of four bytes at most; msgpack's limit is 4 GiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +152,12 @@ class _Flattener:
         return Node("str", self.array(_bytes_leaf(value.encode("utf-8", "surrogatepass"))))
 
     def _list(self, value: list[Any]) -> Skeleton:
-        if len(value) > 16 and _is_short(value):
+        if len(value) > 16 and _is_plain(value):
             return self._plain(value)
         return [self.child(item, i) for i, item in enumerate(value)]
 
     def _dict(self, value: dict[str, Any]) -> Skeleton:
-        if len(value) > 16 and _is_short(value.values()):
+        if len(value) > 16 and _is_plain(value.values()):
             return self._plain(value)
         return {key: self.child(item, key) for key, item in value.items()}
 
@@ -159,12 +167,17 @@ class _Flattener:
         return Node("packed", self.array(_bytes_leaf(pack(value))))
 
 
-def _is_short(values: Collection[Any]) -> bool:
-    """Tell whether values go into the skeleton as they are, each for itself."""
+def _is_plain(values: Collection[Any]) -> bool:
+    """Tell whether values can be packed in one piece."""
     kinds = set(map(type, values))
     if str not in kinds or not kinds <= PLAIN:
         return kinds <= PLAIN
-    return all(type(v) is not str or len(v) < _OWN_ARRAY_NBYTES for v in values)
+    return all(type(v) is not str or len(v) < _MAX_PACKED_TEXT for v in values)
+
+
+def is_long(values: Collection[Any]) -> bool:
+    """Tell whether values, as a list, are packed in one piece and stored as an array of bytes."""
+    return len(values) >= _OWN_ARRAY_ITEMS and _is_plain(values)
 
 
 def _text_length(value: list[Any] | dict[str, Any]) -> int:
@@ -194,15 +207,20 @@ def flatten(state: object, providers: Providers) -> Flat:
         raise NestingError(f"cannot save {key}: the stack is too deep here", key=key) from error
 
 
-def contains_leaf(data: Skeleton) -> bool:
-    """Tell whether there is array data anywhere in plain data, other than long plain values."""
-    if type(data) is LeafRef:
-        return True
-    if type(data) is Node:
-        return data.provider not in LONG_VALUES and contains_leaf(data.data)
-    if type(data) is list:
-        return any(map(contains_leaf, data))
-    return type(data) is dict and any(map(contains_leaf, data.values()))
+def contains_leaf(data: Skeleton, *, long_values: bool = False) -> bool:
+    """Tell whether there is array data anywhere in plain data; a long plain value is none."""
+    left = [data]
+    while left:
+        item = left.pop()
+        if type(item) is LeafRef:
+            return True
+        if type(item) is Node and (long_values or item.provider not in LONG_VALUES):
+            left.append(item.data)
+        elif type(item) is list:
+            left.extend(item)
+        elif type(item) is dict:
+            left.extend(item.values())
+    return False
 
 
 def _default(value: object) -> object:
@@ -243,9 +261,17 @@ def unpack(packed: bytes | bytearray | memoryview) -> Skeleton:
     Raises:
         FormatError: it is not such a document.
     """
-    try:
-        return msgpack.unpackb(packed, object_hook=_hook, unicode_errors="surrogatepass")
-    except FormatError:
-        raise
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        raise FormatError(f"the skeleton is not valid msgpack: {error}") from error
+    return unpack_bounded(packed, _hook, MAX_CONTAINERS)
+
+
+def unpack_plain(packed: bytes | bytearray | memoryview) -> list[Any] | dict[str, Any]:
+    """Return a long list or dict of plain values.
+
+    Raises:
+        FormatError: it is none.
+    """
+    found = unpack_bounded(packed, _hook, 1)
+    values = found.values() if type(found) is dict else found
+    if not isinstance(found, list | dict) or not PLAIN.issuperset(map(type, values)):
+        raise FormatError("the document is no list or dict of plain values")
+    return found

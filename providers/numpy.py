@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datastates.dtypes import name_of, numpy_dtype
-from datastates.errors import FormatError
+from datastates.errors import FormatError, NoMemoryError
 from datastates.provider import (
     ArrayLeaf,
     Bytes,
@@ -144,4 +144,4 @@ def _allocate(nbytes: int, loader: Loader) -> Bytes:
     try:
         return np.empty(nbytes, np.uint8)
     except (MemoryError, ValueError) as error:
-        raise loader.error(MemoryError, f"there is no memory for its {nbytes} bytes") from error
+        raise loader.error(NoMemoryError, f"there is no memory for its {nbytes} bytes") from error

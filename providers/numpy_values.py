@@ -44,6 +44,8 @@ def _plain(described: Any) -> Any:
 def _tuples(described: Any) -> Any:
     """Undo `_plain`: fields are a list of tuples (name, type[, shape])."""
     if isinstance(described, str):
+        if len(described) > 200:
+            raise ValueError("its name is too long")
         return described
     return [
         (
@@ -67,6 +69,13 @@ def described(data: Any, loader: Loader) -> np.dtype[Any]:
         raise loader.error(FormatError, f"its numpy dtype is malformed: {error}") from error
     if found.hasobject:
         raise loader.error(FormatError, "its numpy dtype holds Python objects")
+    return found
+
+
+def _text(value: Any, dtype: np.dtype[Any]) -> str | bytes:
+    if type(value) is not {"U": str, "S": bytes}.get(dtype.kind):
+        raise TypeError(f"a scalar of {dtype} is no {type(value).__name__}")
+    found: str | bytes = value
     return found
 
 
@@ -94,10 +103,10 @@ class NumpyValuesProvider(Provider):
         dtype = described(data["dtype"], loader)
         if "text" in data:
             text = loader.child(data["text"], None)
-            return lambda: dtype.type(text())
+            return lambda: dtype.type(_text(text(), dtype))
         if "scalar" not in data:
             return lambda: dtype
-        stored = bytearray(data["scalar"])
+        stored = bytearray(memoryview(data["scalar"]))
         if len(stored) != dtype.itemsize:
             raise loader.error(FormatError, f"a scalar of {dtype} is not {len(stored)} bytes long")
         return lambda: np.frombuffer(stored, dtype)[0]

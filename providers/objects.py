@@ -34,6 +34,8 @@ _HERE: dict[str, type] = {
 }
 """What another system's own paths come back as: pure ones."""
 
+_MAX_FRACTION_BITS = 1 << 17
+
 _SINGLETONS: dict[str, object] = {"Ellipsis": ..., "NotImplemented": NotImplemented}
 
 
@@ -43,6 +45,13 @@ def _ints(value: Any, count: int) -> list[int]:
     if not all(type(n) is int for n in value):
         raise TypeError("numbers expected")
     return value
+
+
+def _narrow(numbers: list[int]) -> list[int]:
+    """Refuse numbers so wide that reducing their fraction would take seconds."""
+    if max(n.bit_length() for n in numbers) > _MAX_FRACTION_BITS:
+        raise ValueError(f"numbers of at most {_MAX_FRACTION_BITS} bits expected")
+    return numbers
 
 
 def _datetime_fields(value: dt.datetime | dt.time) -> list[int]:
@@ -84,7 +93,7 @@ _WRITE: dict[type, Callable[[Any], Any]] = {
         list(v.as_tuple().digits),
         v.as_tuple().exponent,
     ],
-    fractions.Fraction: lambda v: [v.numerator, v.denominator],
+    fractions.Fraction: lambda v: _narrow([v.numerator, v.denominator]),
     uuid.UUID: lambda v: v.bytes,
     **dict.fromkeys(_PATHS.values(), str),
 }
@@ -97,7 +106,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "timezone": _timezone,
     "ZoneInfo": lambda d: zoneinfo.ZoneInfo(str(d)),
     "Decimal": lambda d: decimal.Decimal((d[0], tuple(d[1]), d[2])),
-    "Fraction": lambda d: fractions.Fraction(*_ints(d, 2)),
+    "Fraction": lambda d: fractions.Fraction(*_narrow(_ints(d, 2))),
     "UUID": lambda d: uuid.UUID(bytes=bytes(memoryview(d))),
     "singleton": lambda d: _SINGLETONS[d],
     **(_PATHS | _HERE),
@@ -121,7 +130,7 @@ class ObjectsProvider(Provider):
         if kind is zoneinfo.ZoneInfo and value.key is None:
             raise saver.refuse("a ZoneInfo without a key cannot be found again")
         if kind in _WRITE:
-            return [kind.__name__, saver.child(_WRITE[kind](value))]
+            return [kind.__name__, saver.child(self._write(value, saver))]
         if isinstance(value, enum.Enum):
             return ["enum", *self._enum(value, saver)]
         if kind is slice:
@@ -131,6 +140,12 @@ class ObjectsProvider(Provider):
         if isinstance(value, Pickled):
             return ["pickle", self._pickle(value.value, saver)]
         return ["singleton", "Ellipsis" if value is ... else "NotImplemented"]
+
+    def _write(self, value: Any, saver: Saver) -> Any:
+        try:
+            return _WRITE[type(value)](value)
+        except ValueError as error:
+            raise saver.refuse(str(error)) from error
 
     def _enum(self, value: enum.Enum, saver: Saver) -> list[Any]:
         named = class_name(type(value), saver)
@@ -155,8 +170,8 @@ class ObjectsProvider(Provider):
         if kind == "pickle":
             return self._unpickle(data[1], loader)
         if kind == "slice":
-            ends = [loader.child(item, None) for item in data[1]]
-            return lambda: slice(*(end() for end in ends))
+            start, stop, step = (loader.child(item, None) for item in data[1])
+            return lambda: slice(start(), stop(), step())
         if kind in ("datetime", "time"):
             make, fields = getattr(dt, kind), _ints(data[1], 8 if kind == "datetime" else 5)
             zone = loader.child(data[2], None)
@@ -167,13 +182,15 @@ class ObjectsProvider(Provider):
     def _read(self, read: Callable[[Any], Any], data: Any, kind: str, loader: Loader) -> Any:
         try:
             return read(data)
-        except (ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError) as error:
+        except Exception as error:  # zoneinfo alone has errors of many kinds
             raise loader.error(FormatError, f"cannot make a {kind}: {error}") from error
 
     def _find_enum(self, data: Any, loader: Loader) -> Any:
         kind: Any = find_class(data[1], loader, lambda k: issubclass(k, enum.Enum))
         try:
-            return kind.__members__[data[2]] if data[2] is not None else kind(data[3])
+            if data[2] is None and issubclass(kind, enum.Flag) and type(data[3]) is int:
+                return kind(data[3])
+            return kind.__members__[data[2]]
         except (KeyError, ValueError) as error:
             reason = f"the enum {kind.__qualname__} has no member {data[2] or data[3]!r} here"
             raise loader.error(UnknownClassError, reason) from error
@@ -186,4 +203,11 @@ class ObjectsProvider(Provider):
                 "restore(trust=True) allows it for files that you trust",
             )
         value = loader.child(data, None)
-        return lambda: pickle.loads(value())
+        return lambda: self._unpickled(value(), loader)
+
+    def _unpickled(self, data: Any, loader: Loader) -> Any:
+        try:
+            return pickle.loads(data)
+        except Exception as error:  # it is code: it may raise anything
+            reason = f"its pickle cannot be read here: {error!r}"
+            raise loader.error(UnknownClassError, reason) from error

@@ -29,13 +29,29 @@ def _capture() -> dict[str, Any]:
 
 
 def _apply(states: dict[str, Any]) -> None:
+    numpy = _checked(states["numpy"])
     random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
+    np.random.set_state(numpy)
     torch = _torch()
     if torch is not None and "torch" in states:
         torch.set_rng_state(states["torch"])
         if "cuda" in states and torch.cuda.is_available():
             torch.cuda.set_rng_state_all(states["cuda"])
+
+
+def _checked(bits: Any) -> Any:
+    """Return the state of one of numpy's bit generators, a dict or its older tuple, if it is safe.
+
+    Numpy takes any position in its buffers, and reads beyond them then.
+    """
+    kind = bits["bit_generator"] if isinstance(bits, dict) else bits[0]
+    if kind == "MT19937":
+        position, limit = bits["state"]["pos"] if isinstance(bits, dict) else bits[2], 624
+    else:
+        position, limit = bits["buffer_pos"] if kind == "Philox" else 0, 4
+    if not 0 <= int(position) <= limit:
+        raise ValueError(f"{kind} has no position {position}")
+    return bits
 
 
 def _numpy_bits(kind: Any) -> np.random.BitGenerator:
@@ -50,14 +66,27 @@ def _numpy_state(generator: np.random.Generator) -> dict[str, Any]:
     bits = generator.bit_generator
     seeds: Any = bits.seed_seq
     known = type(seeds) is np.random.SeedSequence
-    return {"bits": bits.state, "seeds": seeds.state if known else None}
+    return {"bits": bits.state, "seeds": _seeds(seeds.state) if known else None}
+
+
+def _seeds(state: Any) -> Any:
+    """Return a seed sequence's state if hashing it takes no time worth mentioning."""
+    given = [state[name] for name in ("entropy", "spawn_key") if state[name] is not None]
+    numbers = [int(n) for value in given for n in np.asarray(value, object).ravel()]
+    if state["pool_size"] > 1024 or sum(n.bit_length() for n in numbers) > _MAX_SEED_BITS:
+        raise ValueError("the seeds are too large")
+    return state
 
 
 def _set_numpy(generator: np.random.Generator, state: Any) -> None:
     bits: Any = generator.bit_generator
-    bits.state = state["bits"]
+    bits.state = _checked(state["bits"])
     if state["seeds"] is not None:
-        bits.__setstate__((state["bits"], np.random.SeedSequence(**state["seeds"])))
+        seeds = np.random.SeedSequence(**_seeds(state["seeds"]))
+        bits.__setstate__((state["bits"], seeds))
+
+
+_MAX_SEED_BITS = 1 << 18
 
 
 class RNGProvider(Provider):
@@ -80,7 +109,7 @@ class RNGProvider(Provider):
         if isinstance(value, random.Random):
             return {"kind": "python", "state": saver.child(value.getstate())}
         if isinstance(value, np.random.Generator):
-            return {"kind": "numpy", "state": saver.child(_numpy_state(value))}
+            return {"kind": "numpy", "state": saver.child(self._numpy(value, saver))}
         if isinstance(value, np.random.RandomState):
             return {"kind": "numpy_legacy", "state": saver.child(value.get_state(legacy=False))}
         return {
@@ -88,6 +117,12 @@ class RNGProvider(Provider):
             "device": str(value.device),
             "state": saver.child(value.get_state()),
         }
+
+    def _numpy(self, value: np.random.Generator, saver: Saver) -> Any:
+        try:
+            return _numpy_state(value)
+        except ValueError as error:
+            raise saver.refuse(str(error)) from error
 
     def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         """See `Provider.join`. Without a target, `RNG()` comes back as a dict of states."""
@@ -140,6 +175,6 @@ _NEW: dict[str, Callable[[Any, Any], Any]] = {
 _SET: dict[str, Callable[[Any, Any], None]] = {
     "python": lambda generator, state: generator.setstate(state),
     "numpy": _set_numpy,
-    "numpy_legacy": lambda generator, state: generator.set_state(state),
+    "numpy_legacy": lambda generator, state: generator.set_state(_checked(state)),
     "torch": lambda generator, state: generator.set_state(state),
 }

@@ -71,6 +71,8 @@ class TensorProvider(Provider):
         if value.is_nested or value.is_quantized:
             what = "nested" if value.is_nested else "quantized"
             raise saver.refuse(f"{what} tensors are not supported; save their parts")
+        if value.dim() > 64:
+            raise saver.refuse(f"tensors of {value.dim()} dimensions are not supported, only of 64")
         grad = bool(value.requires_grad and value.is_leaf)
         data: dict[str, Any] = {"parameter": type(value) is torch.nn.Parameter, "grad": grad}
         if value.layout is not torch.strided:

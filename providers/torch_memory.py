@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from datastates.dtypes import ITEMSIZE
+from datastates.errors import NoMemoryError, UsageError
 from datastates.provider import Bytes, LeafRef, Loader, Memory, Sink, Source
 from datastates.sources import ArraySink, ArraySource, bytes_of, is_dense, walk
 
@@ -129,11 +130,11 @@ class Flat:
         try:  # numpy asks for huge pages, which torch's allocator does not: much faster to fill
             room = np.empty(nbytes + 4096, np.uint8)
         except (MemoryError, ValueError) as error:
-            raise loader.error(MemoryError, f"there is no memory for {nbytes} bytes") from error
+            raise loader.error(NoMemoryError, f"there is no memory for {nbytes} bytes") from error
         skip = -room.__array_interface__["data"][0] % 4096
         self.bytes: Bytes = room[skip : skip + nbytes]
         self.host = torch.from_numpy(self.bytes).view(DTYPES[name])
-        self._device = loader.device
+        self._loader, self._device = loader, loader.device
         self._moved: Tensor | None = None
         self._sink: Sink | None = None
 
@@ -145,5 +146,15 @@ class Flat:
     def tensor(self) -> Tensor:
         """Return the elements, on the device that was asked for; moved once."""
         if self._moved is None:
-            self._moved = self.host if self._device is None else self.host.to(self._device)
+            self._moved = self.host if self._device is None else self._move(self._device)
         return self._moved
+
+    def _move(self, device: str) -> Tensor:
+        """What fails here is the caller's business, and no damage of the checkpoint."""
+        try:
+            return self.host.to(device)
+        except torch.OutOfMemoryError as error:
+            raise self._loader.error(NoMemoryError, f"{device} has no memory for it") from error
+        except (RuntimeError, AssertionError) as error:
+            reason = f"it cannot be put on {device}: {error}"
+            raise self._loader.error(UsageError, reason) from error

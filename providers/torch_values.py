@@ -39,7 +39,7 @@ class TorchValuesProvider(Provider):
             if data[0] == "device":
                 device = torch.device(data[1])
                 return lambda: device
-            named = getattr(torch, data[1])
+            named = vars(torch).get(data[1])  # no getattr: torch imports modules for it
         except (RuntimeError, AttributeError, TypeError) as error:
             raise loader.error(FormatError, f"torch has no {data[1]!r:.60}") from error
         if not isinstance(named, _NAMED):

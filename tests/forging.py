@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,36 @@ from typing import Any
 
 import msgpack
 from crc32c import crc32c
+
+Forge = Callable[[Path], object]
+"""Forges the directory of one step."""
+
+
+class ImpossibleError(Exception):
+    """This step cannot be forged here; says why."""
+
+
+STEP = "step-0000000001"
+RESTORES = frozenset({"restore", "restore_into"})
+READS = RESTORES | {"verify"}
+INFO = frozenset({"info"})
+
+
+class Cases(dict[str, tuple[Forge, frozenset[str]]]):
+    """Hostile steps by name: how each is forged, and which calls must refuse it."""
+
+    def add(self, refused: frozenset[str], **forges: Forge) -> None:
+        assert not self.keys() & forges.keys()
+        self.update({name: (forge, refused) for name, forge in forges.items()})
+
+    def add_each(
+        self, refused: frozenset[str], what: str, values: list[Any], forge: Callable[[Any], Forge]
+    ) -> None:
+        """Add a step for each of some values, named after it."""
+        for i, value in enumerate(values):
+            name = f"{what}_{i}_{re.sub('[^0-9A-Za-z]+', '_', repr(value)[:60])}"
+            self.add(refused, **{name: forge(value)})
+
 
 MANIFEST = Path(".datastates/manifest.0/c.0")
 FIELDS = ("node", "dtype", "shape", "chunk", "offset", "inline", "alias", "sums")
@@ -70,3 +101,14 @@ def node(provider: str, data: Any) -> dict[str, Any]:
 def ref(index: int) -> dict[str, Any]:
     """Return a reference to an array."""
     return {"$": "", "v": index}
+
+
+def in_state(value: Any) -> Forge:
+    """Put a forged value where the state holds a plain one."""
+
+    def change(content: dict[str, Any]) -> None:
+        skeleton = msgpack.unpackb(content["skeleton"])
+        skeleton["log"] = value
+        content["skeleton"] = msgpack.packb(skeleton)
+
+    return lambda step: forge_manifest(step, change)

@@ -105,6 +105,8 @@ def _objects() -> dict[str, Any]:
         "torch": [torch.Size([2, 3]), torch.bfloat16, torch.device("cpu"), torch.sparse_coo],
         "long list": [*range(5_000), 2**80, "end"],
         "long text": "ß" * 40_000,
+        "long tuple": tuple(range(5_000)),
+        "long dict": {i: -i for i in range(4_500)},
     }
 
 

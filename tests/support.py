@@ -1,5 +1,6 @@
 """What several test modules share: an equality that sees every bit and every type."""
 
+import copy
 import dataclasses
 import math
 import struct
@@ -9,7 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["assert_same", "difference", "nan_with_payload", "same", "tensor_bits"]
+__all__ = [
+    "assert_same",
+    "difference",
+    "nan_with_payload",
+    "random_bits",
+    "same",
+    "state_of",
+    "tensor_bits",
+    "views",
+]
 
 
 def same(saved: Any, restored: Any) -> bool:
@@ -130,3 +140,34 @@ def nan_with_payload(payload: int) -> float:
 
 def _first(path: str, a: Any, b: Any) -> str:
     return "" if a == b else f"{path}: {a!r:.100} and {b!r:.100}"
+
+
+def random_bits(dtype, shape, seed=0):
+    """A tensor of any bit patterns at all: NaNs of every payload, denormals, both zeros."""
+    made = torch.zeros(shape, dtype=dtype)
+    raw = np.random.default_rng(seed).integers(0, 256, made.nbytes, dtype=np.uint8)
+    if dtype is torch.bool:
+        raw &= 1
+    if made.numel():
+        made.view(-1).view(torch.uint8).copy_(torch.from_numpy(raw))
+    return made
+
+
+def views(base):
+    """Views of a four-dimensional tensor with every kind of strides."""
+    return {
+        "transposed": base.transpose(0, 3),
+        "permuted": base.permute(2, 0, 3, 1),
+        "every second": base[:, ::2],
+        "column": base[:, :, :, 1],
+        "expanded": base[:1].expand(5, -1, -1, -1),
+        "expanded within": base[:, :1].expand(-1, 4, -1, -1),
+        "overlapping": base.reshape(-1).unfold(0, 4, 1),
+        "channels_last": base.contiguous(memory_format=torch.channels_last),
+        "sliced in the middle": base[1:, 1:2, :, 2:],
+    }
+
+
+def state_of(*parts):
+    """Copies of what several objects have as their state."""
+    return [copy.deepcopy(part.state_dict()) for part in parts]

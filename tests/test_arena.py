@@ -1,5 +1,6 @@
 """The staging memory: aligned, bounded, fair, and used again."""
 
+import io
 import threading
 from itertools import pairwise
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import datastates as ds
+from datastates import memory
 from datastates.arena import MIN_ARENA_NBYTES, Arena, Region
 from datastates.errors import SaveTimeoutError
 from datastates.grid import PAGE
@@ -134,6 +136,18 @@ def test_it_grows_for_a_larger_state_while_pieces_are_lent_out() -> None:
     assert arena.statistics().nbytes == 48 * MIB
 
 
+def test_it_grows_for_a_request_that_is_already_waiting() -> None:
+    arena = Arena(64 * MIB)
+    arena.reserve(MIB)
+    lent = arena.acquire(8 * MIB, 1.0)
+    waiting, found = acquired_later(arena, 8 * MIB)
+    arena.reserve(32 * MIB)
+    assert waiting.is_alive()
+    arena.release(lent)
+    waiting.join(10)
+    assert found and arena.statistics().nbytes == 32 * MIB
+
+
 def test_where_there_is_no_memory_a_smaller_state_still_has_room() -> None:
     arena = Arena(1 << 50)
     with pytest.raises((OSError, OverflowError)):
@@ -177,3 +191,43 @@ def test_fresh_memory_is_zero_and_writable() -> None:
     data = arena.acquire(MIN_ARENA_NBYTES, 1.0).data
     assert not data.any()
     data[:] = np.arange(len(data), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_memory_is_faulted_in_without_changing_it(
+    works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one call for all pages, or page by page where an older kernel has no such call."""
+    if not works:
+        monkeypatch.setattr(memory, "_MADV_POPULATE_WRITE", 9999)
+    data = memory.allocate(5 * MIB)
+    data[::1000] = 3
+    memory.populate(data)
+    assert (data[::1000] == 3).all() and data.sum() == 3 * len(data[::1000])
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"meminfo": "MemTotal: 9 kB\nMemAvailable: 1000 kB\n"}, 1_024_000),
+        ({"meminfo": "MemAvailable: 1000 kB\n", "max": "max\n", "current": "5\n"}, 1_024_000),
+        ({"meminfo": "MemAvailable: 1000 kB\n", "max": "900\n", "current": "300\n"}, 600),
+        ({"meminfo": "MemAvailable: 1000 kB\n", "max": "900\n", "current": "1000\n"}, 0),
+        ({"meminfo": "MemAvailable: 1000 kB\n", "max": "9000000\n", "current": "3\n"}, 1_024_000),
+        ({"meminfo": "MemTotal: 9 kB\n"}, None),
+        ({}, None),
+    ],
+)
+def test_free_memory_is_what_the_system_and_the_container_leave(
+    files: dict[str, str], expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_(path: str, **options: Any) -> io.StringIO:
+        name = path.rpartition("/")[2].removeprefix("memory.")
+        if name not in files:
+            raise FileNotFoundError(path)
+        return io.StringIO(files[name])
+
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.open", open_)
+        found = memory.available_nbytes()
+    assert found == expected or (expected is None and found > 0)

@@ -184,6 +184,45 @@ def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     assert names(tmp_path) == sorted([*strangers, "step-0000000002"])
 
 
+def test_a_sweeper_in_between_does_not_change_a_steps_name(tmp_path: Path) -> None:
+    """It may hold the lease of a step that is about to be made, for a moment."""
+    sweeper = lease.take(str(tmp_path / "step-0000000005.lease"))
+    assert sweeper is not None
+    moment = threading.Timer(0.01, sweeper.release)
+    moment.start()
+    assert sample_step().put(ZarrTier(str(tmp_path)), 5) == ds.Entry(5)
+    moment.join()
+
+
+def test_a_lease_of_another_host_is_respected_though_its_step_is_not_there(tmp_path: Path) -> None:
+    """It may be about to make it, on a file system that shows it later: so, another name."""
+    foreign = tmp_path / "step-0000000005.lease"
+    foreign.write_bytes(b"another boot of another host")
+    assert sample_step().put(ZarrTier(str(tmp_path)), 5) == ds.Entry(5, 1)
+    assert foreign.exists()
+
+
+def test_a_step_that_cannot_be_made_leaves_no_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk, save after save."""
+    real = os.mkdir
+
+    def mkdir(path: Any, *args: Any, **options: Any) -> None:
+        if "step-" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, *args, **options)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    tier = ZarrTier(str(tmp_path))
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(ds.NoSpaceError, match="no space to make a step below"):
+            tier.begin(1, sample_step().plan)
+    assert names(tmp_path) == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_files
+
+
 # The lease itself.
 
 

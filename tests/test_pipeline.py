@@ -1,7 +1,9 @@
 """The pipeline's promises: bounded memory, an unhurt caller, no thread that ends by a fault."""
 
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -160,6 +162,29 @@ def test_a_save_behind_one_that_is_stuck_fails_by_the_same_deadline() -> None:
         assert ckpt.save({"a": array(1)}).nbytes == MIB
 
 
+def test_a_save_behind_one_whose_copy_never_ends_is_refused(pipeline: Any) -> None:
+    """A source that hangs (a device, a mapped file) holds its own caller, not the others."""
+    tier, gate, copying = memory(), threading.Event(), threading.Event()
+
+    def hang(out: Bytes) -> None:
+        copying.set()
+        gate.wait()
+
+    made = pipeline(tier, stall_timeout_s=0.05)
+    first, second = job(1, Source(hang)), good(2)
+    caller = threading.Thread(target=made.submit, args=(first,))
+    caller.start()
+    assert copying.wait(30)
+    made.submit(second)
+    assert second.save.done() and second.save.stats.stalled_s >= 0.05
+    with pytest.raises(ds.SaveTimeoutError, match="another save has been copying all the time"):
+        second.save.result(0)
+    gate.set()
+    caller.join(30)
+    assert first.save.result(30).step == 1
+    assert [entry.step for entry in tier.entries()] == [1]
+
+
 def test_closing_while_a_call_is_held_back_lets_that_save_finish() -> None:
     tier = GatedTier(memory(), "write")
     with tier:
@@ -220,6 +245,25 @@ def test_whatever_a_source_raises_fails_its_save_only(pipeline: Any, error: Base
     made.drain(30)
     assert [entry.step for entry in tier.entries()] == list(range(2, 8))
     assert (made.durable, made.failed) == (6, 1)
+
+
+def test_a_handle_that_is_kept_does_not_keep_what_its_error_met(pipeline: Any) -> None:
+    """Case 37: the frames of a traceback would hold the source, and so the state."""
+
+    def fail(out: Bytes) -> None:
+        raise RuntimeError("no")
+
+    made = pipeline(memory())
+    source = Source(fail)
+    gone = weakref.ref(source)
+    bad = job(1, source)
+    made.submit(bad)
+    made.drain(30)
+    save = bad.save
+    del bad, source
+    gc.collect()
+    assert gone() is None
+    assert isinstance(save.exception(), ds.SaveError)
 
 
 @pytest.mark.parametrize("method", ["begin", "write", "seal", "commit"])
@@ -302,6 +346,18 @@ def test_a_save_is_done_before_old_steps_are_removed() -> None:
         tier.gate.set()
         ckpt.wait(30)
         assert ckpt.steps() == [2]
+
+
+def test_slow_deletions_do_not_delay_the_next_saves() -> None:
+    """Case 99: they go on beside them, so far behind and no further."""
+    tier = GatedTier(memory(), "delete")
+    with ds.Checkpointer(tier, keep_last=1) as ckpt, tier:
+        for step in range(1, 5):
+            assert ckpt.save(step, step=step).step == step
+        assert tier.reached.is_set() and ckpt.steps() == [1, 2, 3, 4]
+        tier.gate.set()
+        ckpt.wait(30)
+        assert ckpt.steps() == [4]
 
 
 def test_a_pipeline_that_was_stopped_takes_nothing_more(pipeline: Any) -> None:

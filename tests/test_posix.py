@@ -165,15 +165,17 @@ def test_all_is_read_however_little_each_read_gives(
         assert out.tobytes() == data[offset : offset + nbytes].tobytes()
 
 
+@pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("nbytes", SIZES[1:])
 def test_a_file_that_ends_too_early_is_corrupt(
-    tmp_path: Path, folder: int, direct: bool, nbytes: int
+    tmp_path: Path, folder: int, cached: bool, direct: bool, nbytes: int
 ) -> None:
     """Case 56: cut at any place, it is a Python error; nothing is mapped."""
     for left in {0, 1, nbytes // 2, nbytes - 1}:
         (tmp_path / "file").write_bytes(bytes(left))
-        out_of_cache(tmp_path / "file")
+        if not cached:
+            out_of_cache(tmp_path / "file")
         with pytest.raises(ds.CorruptError, match=f"file ends at {left}, {nbytes - left} short"):
             Files(direct=direct).read(folder, ("file",), 0, allocate(nbytes))
 
@@ -256,6 +258,30 @@ def test_where_direct_reads_are_refused_the_cache_is_used(
             files.read(folder, (name,), 0, out)
             assert out.tobytes() == data.tobytes()
             assert not files.direct
+
+
+def test_what_the_cache_holds_is_taken_and_the_rest_read(
+    tmp_path: Path, folder: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache gives half of it, and would have to wait for the other half."""
+    real = os.preadv
+    data = pattern(2 * MIB)
+    (tmp_path / "file").write_bytes(data.tobytes())
+    asked: list[str] = []
+
+    def preadv(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        asked.append("cache" if flags & os.RWF_NOWAIT else "disk")
+        if flags & os.RWF_NOWAIT and offset:
+            raise BlockingIOError
+        if flags & os.RWF_NOWAIT:
+            buffers = [memoryview(buffers[0])[: MIB + 100]]
+        return real(fd, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    out = allocate(2 * MIB)
+    Files().read(folder, ("file",), 0, out)
+    assert out.tobytes() == data.tobytes()
+    assert asked[:2] == ["cache", "cache"] and "disk" in asked
 
 
 @pytest.mark.parametrize("where", ["open", "pwrite", "preadv", "direct preadv", "direct open"])

@@ -365,6 +365,20 @@ def test_halves_go_and_good_steps_stay(tmp_path: Path) -> None:
         assert ckpt.latest() == 7 and ckpt.verify(7).ok
 
 
+def test_a_step_that_another_process_removed_meanwhile_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Between the listing and the reading of its record."""
+    tier = FaultyTier(memory())
+    with ds.Checkpointer(tier) as ckpt:
+        for step in range(3):
+            ckpt.save(step, step=step, metrics={"loss": float(step)})
+        ckpt.wait()
+        tier.faults.append(Fault("info", ds.StepNotFoundError("gone", step=0)))
+        assert ckpt.best("loss") == 1
+    assert caplog.text == ""
+
+
 def test_two_who_prune_at_once_do_not_meet(tmp_path: Path) -> None:
     with ds.Checkpointer(tmp_path) as ckpt:
         for step in range(20):

@@ -18,7 +18,8 @@ import torch
 
 import datastates as ds
 from datastates.errors import SaveTimeoutError
-from datastates.testing import Fault, FaultyTier, GatedTier, SlowTier
+from datastates.plan import Plan
+from datastates.testing import Fault, FaultyTier, GatedTier, SlowTier, WrapperTier
 from datastates.tiers.memory import MemoryTier
 from datastates.tiers.zarr import ZarrTier
 
@@ -153,6 +154,17 @@ def test_without_a_gpu_tensors_come_back_on_the_cpu(tmp_path: Path) -> None:
         assert ckpt.restore(into, device="meta")["t"].device.type == "cpu"
     texts = [path.read_text("utf-8") for path in tmp_path.rglob("zarr.json")]
     assert texts and not any("device" in text or "cuda" in text for text in texts)
+
+
+def test_a_device_that_is_not_there_is_the_callers_error_and_no_damage(tmp_path: Path) -> None:
+    """Case 66: no step is called damaged, and none is fallen back to."""
+    if torch.cuda.is_available():
+        pytest.skip("there is one here")
+    with ds.Checkpointer(tmp_path) as ckpt:
+        for step in (1, 2):
+            ckpt.save({"t": torch.ones(3)}, step=step)
+        with pytest.raises(ds.UsageError, match="cannot be put on cuda:0"):
+            ckpt.restore(device="cuda:0")
 
 
 # The handle.
@@ -443,6 +455,30 @@ def test_storage_that_cannot_be_listed_costs_the_save_not_the_run() -> None:
     ckpt.close()
 
 
+def test_storage_that_cannot_tell_its_free_space_is_no_error() -> None:
+    class Shy(WrapperTier):
+        def free_nbytes(self) -> int:
+            raise LOST
+
+    with ds.Checkpointer(Shy(memory())) as ckpt:
+        assert ckpt.save(1).step == 0
+
+
+def test_a_state_too_large_for_memory_costs_the_save_only() -> None:
+    """The tier `memory` itself has no room for it."""
+    plan = Plan((), (), 1 << 60, 0)
+    with pytest.raises(ds.StorageError, match="no memory for a step of"):
+        memory().begin(1, plan)
+
+
+def test_metrics_without_end_are_refused_by_the_tier(tmp_path: Path) -> None:
+    """A record that no reader would take is not written."""
+    with ds.Checkpointer(tmp_path) as ckpt:
+        with pytest.raises(ds.SaveError, match="metrics and metadata of the step take"):
+            ckpt.save(1, metrics={f"metric number {i:010d}": 1.0 for i in range(300_000)})
+        assert ckpt.steps() == []
+
+
 def test_an_unstorable_value_is_refused_before_anything_is_done() -> None:
     with ds.Checkpointer(memory()) as ckpt:
         with pytest.raises(ds.UnsupportedValueError, match="a/1") as caught:
@@ -469,6 +505,7 @@ def test_closing_what_was_never_used_makes_nothing(tmp_path: Path) -> None:
     with ds.Checkpointer(tmp_path / "run") as ckpt:
         ckpt.wait()
         assert ckpt.latest() is None and ckpt.steps() == []
+        assert ckpt.statistics().in_flight == () and ckpt.statistics().arena.nbytes == 0
     assert not (tmp_path / "run").exists()
     assert set(threads_of_ours()) <= before
 
@@ -597,6 +634,27 @@ def test_ctrl_c_in_a_blocked_save_costs_that_save_only(start: Callable[..., Any]
     assert script.line() == "the save of step 1 failed while copying: the call was interrupted"
     assert script.line() == "[2] 0"
     script.end()
+
+
+def test_a_last_save_at_the_end_of_the_interpreter_is_made(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    """By a function registered with atexit, where no thread pool can be started any more."""
+    script = start(
+        """
+        import atexit, sys
+        import numpy as np
+        import datastates as ds
+        ckpt = ds.Checkpointer(sys.argv[1])
+        atexit.register(lambda: ckpt.save({"a": np.ones(3_000_000)}, step=5))
+        print("ending", flush=True)
+        """,
+        tmp_path,
+    )
+    assert script.line() == "ending"
+    script.end()
+    with ds.Checkpointer(tmp_path) as ckpt:
+        assert ckpt.latest() == 5 and ckpt.verify().ok
 
 
 # Memory.

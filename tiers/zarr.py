@@ -16,27 +16,30 @@ replaced is missing for a moment on some network file systems.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import re
 import shutil
 from pathlib import Path
+from time import sleep
 
-from datastates.errors import FormatError, StepNotFoundError, StorageError, UsageError
+from datastates.errors import CorruptError, FormatError, StepNotFoundError, StorageError, UsageError
 from datastates.plan import Plan
 from datastates.tier import DurableTier, Entry, Incomplete, Record, StepReader, StepWriter
 
 from . import lease
 from .posix import Files, free_nbytes, open_beneath, sync_path, translated
-from .zarr_metadata import read_record
+from .zarr_metadata import MAX_RECORD_NBYTES, read_record
 from .zarr_reader import ZarrReader
 from .zarr_writer import ZarrWriter
 
 log = logging.getLogger("datastates")
 
 _NAME = re.compile(r"step-([0-9]{10,19})(?:\.([1-9][0-9]*))?", re.ASCII)
-_MAX_RECORD_NBYTES = 8 << 20
+_MOMENT_MS = 100
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _REASONS = {
     lease.Holder.ALIVE: "it is being written now",
     lease.Holder.UNKNOWN: "another host writes it, or has stopped within the last hour",
@@ -115,16 +118,37 @@ class ZarrTier(DurableTier):
         generation = max(there, default=0)
         while True:
             entry = Entry(step, generation)
-            held = lease.take(str(self._lease(entry)))
+            held = self._hold(entry)
             if held is not None:
-                path = self._root / _name(entry)
-                if not (path / "zarr.json").exists():
-                    if path.exists():
-                        shutil.rmtree(path)
-                    path.mkdir()
-                    return entry, held
+                try:
+                    if self._make_empty(self._root / _name(entry)):
+                        return entry, held
+                except BaseException:
+                    held.release()
+                    raise
                 held.release()
             generation += 1
+
+    def _hold(self, entry: Entry) -> lease.Lease | None:
+        """Take the lease of a step, unless a live saver has it.
+
+        Who holds one without a directory sweeps, or is about to make it: that is a moment.
+        """
+        for _ in range(_MOMENT_MS):
+            held = lease.take(str(self._lease(entry)))
+            if held is not None or (self._root / _name(entry)).exists():
+                return held
+            sleep(0.001)
+        return None
+
+    def _make_empty(self, path: Path) -> bool:
+        """Make the directory of a step; False where there is a committed one."""
+        if (path / "zarr.json").exists():
+            return False
+        if path.exists():
+            shutil.rmtree(path)
+        path.mkdir()
+        return True
 
     def _lease(self, entry: Entry) -> Path:
         return self._root / f"{_name(entry)}.lease"
@@ -167,12 +191,12 @@ class ZarrTier(DurableTier):
             finally:
                 os.close(directory)
             with open(fd, "rb") as file:
-                text = file.read(_MAX_RECORD_NBYTES + 1)
+                text = file.read(MAX_RECORD_NBYTES + 1)
         try:
-            if len(text) > _MAX_RECORD_NBYTES:
+            if len(text) > MAX_RECORD_NBYTES:
                 raise ValueError("it is too long")
-            return read_record(entry.step, json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return read_record(entry.step, json.loads(text.decode()))
+        except (*_MALFORMED, RecursionError) as error:
             raise FormatError(
                 f"{path}/zarr.json is no commit record: {error!r:.200}", step=entry.step
             ) from error
@@ -186,7 +210,13 @@ class ZarrTier(DurableTier):
     def _open_directory(self, entry: Entry) -> int:
         if not self._is_committed(entry):
             raise StepNotFoundError(f"step {entry.step} is not in {self!r}", step=entry.step)
-        return os.open(self._root / _name(entry), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        try:
+            return os.open(self._root / _name(entry), flags)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            raise CorruptError(f"{self.where(entry)} is a link", step=entry.step) from error
 
     def incomplete(self) -> list[Incomplete]:
         """See `Tier.incomplete`; the lease tells who is writing."""
@@ -206,6 +236,8 @@ class ZarrTier(DurableTier):
     def delete(self, entry: Entry) -> None:
         """See `Tier.delete`. The commit record goes first, the rest as of any unfinished step."""
         path = self._root / _name(entry)
+        if path.is_symlink():
+            raise StorageError(f"cannot remove {path}: it is a link")
         with translated("remove", str(path)):
             try:
                 (path / "zarr.json").unlink()

@@ -20,6 +20,7 @@ from zarr.core.group import GroupMetadata
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from datastates import zarr_dtypes
+from datastates.checks import MAX_METADATA_DEPTH, nests_deeper
 from datastates.dtypes import is_core, numpy_dtype
 from datastates.grid import Grid
 from datastates.manifest import FORMAT, Array
@@ -28,8 +29,13 @@ from datastates.tier import Record
 RESERVED = ".datastates"
 """The group of what belongs to us rather than to the state; no state name starts with a dot."""
 
+MAX_RECORD_NBYTES = 8 << 20
+"""A longer commit record, which is the root document, is neither written nor read."""
+
 MAX_CONSOLIDATED_NBYTES = 4 << 20
 """Longer consolidated metadata is left out: readers then open each node by itself."""
+
+_MAX_ALIASES = 1024
 
 Document = dict[str, Any]
 
@@ -152,6 +158,8 @@ def _finite(value: float) -> float | str:
 def attributes(record: Record, arrays: Sequence[Array]) -> Document:
     """Return the attributes of a step's root group: what its commit record says."""
     aliases = {a.node: arrays[a.alias.base].node for a in arrays if a.alias is not None}
+    if len(aliases) > _MAX_ALIASES:
+        aliases = {}  # for people only, who would not read so many; the manifest has them
     return {
         "step": record.step,
         "metrics": {name: _finite(value) for name, value in record.metrics.items()},
@@ -182,11 +190,17 @@ def read_record(step: int, document: Any) -> Record:
     """Return the commit record out of a root document.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: it is none of ours.
+        LookupError, TypeError, ValueError, ArithmeticError, AttributeError: it is none of ours.
     """
     found = document["attributes"]
-    ours = found["datastates"]
+    ours, metadata = found["datastates"], found["metadata"]
+    if type(ours["format"]) is not int or ours["format"] < 1:
+        raise ValueError("it has no format")
     if ours["format"] > FORMAT:
         raise ValueError(f"format {ours['format']} is newer than this version reads ({FORMAT})")
+    if found["step"] != step:
+        raise ValueError(f"it is the record of step {found['step']}")
+    if not isinstance(metadata, dict) or nests_deeper(metadata, MAX_METADATA_DEPTH):
+        raise ValueError("its metadata is no dict, or nests too deep")
     metrics = {str(name): float(value) for name, value in found["metrics"].items()}
-    return Record(step, int(ours["nbytes"]), str(ours["created"]), metrics, dict(found["metadata"]))
+    return Record(step, int(ours["nbytes"]), str(ours["created"]), metrics, metadata)

@@ -15,13 +15,13 @@ import numpy as np
 from crc32c import crc32c
 
 from datastates.errors import CorruptError, FormatError, StepNotFoundError
-from datastates.manifest import MAX_MANIFEST_NBYTES, Manifest, decode
+from datastates.manifest import MAX_MANIFEST_NBYTES, Array, Manifest, decode
 from datastates.plan import Extent
 from datastates.provider import Bytes
 from datastates.tier import Damage, Entry, StepReader
 
 from .posix import Files, open_beneath, translated
-from .zarr_metadata import RESERVED, chunk_key, is_described, is_sharded
+from .zarr_metadata import RESERVED, chunk_key, file_nbytes, is_described, is_sharded, shard_index
 
 _MAX_DOCUMENT_NBYTES = 1 << 20
 
@@ -43,7 +43,7 @@ class ZarrReader(StepReader):
                 raise self._or_gone(error) from error
         return self._manifest
 
-    def _read_manifest(self) -> bytes:
+    def _read_manifest(self) -> memoryview:
         parts = (RESERVED, "manifest.0", "c.0")
         with translated("read", "/".join(parts)):
             fd = open_beneath(self._directory, parts)
@@ -51,7 +51,7 @@ class ZarrReader(StepReader):
                 nbytes = os.fstat(fd).st_size
                 if not 4 <= nbytes <= MAX_MANIFEST_NBYTES + 4:
                     raise FormatError(f"a manifest of {nbytes} bytes is not believable")
-                data = file.read(nbytes)
+                data = memoryview(file.read(nbytes))
         if len(data) != nbytes or crc32c(data[:-4]) != struct.unpack("<I", data[-4:])[0]:
             raise CorruptError("the manifest fails its checksum")
         return data[:-4]
@@ -70,13 +70,30 @@ class ZarrReader(StepReader):
             raise self._or_gone(error) from error
 
     def problems(self) -> list[Damage]:
-        """See `StepReader.problems`: documents that would mislead a Zarr reader."""
+        """See `StepReader.problems`: documents, and ends of files, that mislead a Zarr reader."""
         wrong = []
         for array in self.manifest().arrays:
             node = f"{array.node}/zarr.json"
             if array.alias is None and not is_described(array, self._document(node)):
                 wrong.append(Damage(node, "is missing or does not describe the array"))
+            if array.extents and not self._ends_right(array):
+                what = "does not end as it should: a Zarr reader looks for its checksums there"
+                wrong.append(Damage(f"{array.node}/{chunk_key(array)}", what))
         return wrong
+
+    def _ends_right(self, array: Array) -> bool:
+        """Tell whether the index, or nothing, follows the chunks; of those, their reading tells."""
+        parts = (*array.node.split("/"), chunk_key(array))
+        grid = array.grid
+        index = shard_index(grid) if is_sharded(grid) else b""
+        with translated("read", "/".join(parts)):
+            try:
+                fd = open_beneath(self._directory, parts)
+            except CorruptError:
+                return True
+            with open(fd, "rb") as file:
+                file.seek(file_nbytes(grid) - len(index))
+                return file.read(len(index) + 1) == index
 
     def _document(self, node: str) -> Any:
         """Return a small JSON file, or None where there is none that can be read."""
@@ -84,7 +101,7 @@ class ZarrReader(StepReader):
             with translated("read", node):
                 fd = open_beneath(self._directory, tuple(node.split("/")))
                 with open(fd, "rb") as file:
-                    return json.loads(file.read(_MAX_DOCUMENT_NBYTES))
+                    return json.loads(file.read(_MAX_DOCUMENT_NBYTES).decode())
         except (CorruptError, ValueError, RecursionError):
             return None
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from datastates.errors import StorageError
 from datastates.grid import Grid
-from datastates.manifest import MAX_MANIFEST_NBYTES, Array, Manifest, encode
+from datastates.manifest import Array, Manifest, encode
 from datastates.plan import Extent, Plan, Segment
 from datastates.provider import Bytes
 from datastates.tier import Entry, Record, StepWriter
@@ -33,6 +33,7 @@ from datastates.workers import run_all
 from .lease import Lease
 from .posix import Files, preallocate, sync_path, translated, write_all
 from .zarr_metadata import (
+    MAX_RECORD_NBYTES,
     RESERVED,
     Document,
     array_document,
@@ -126,11 +127,6 @@ class ZarrWriter(StepWriter):
     def seal(self, manifest: Manifest) -> None:
         """See `StepWriter.seal`."""
         packed = encode(manifest)
-        if len(packed) > MAX_MANIFEST_NBYTES:
-            raise StorageError(
-                f"the manifest has {len(packed)} bytes, over {MAX_MANIFEST_NBYTES}: "
-                "put many small values into arrays or long lists"
-            )
         content = manifest_file(packed)
         node = f"{RESERVED}/manifest.0"
         record = Array(node, "uint8", (len(packed),), (len(packed),))
@@ -169,9 +165,12 @@ class ZarrWriter(StepWriter):
         found = consolidated(shown, self._stored())
         if found is not None:
             root["consolidated_metadata"] = found
+        text = to_json(root)
+        if len(text) > MAX_RECORD_NBYTES:
+            raise StorageError(f"the metrics and metadata of the step take {len(text)} bytes")
         temporary, final = f"{self._path}/zarr.json.new", f"{self._path}/zarr.json"
         with translated("commit", final):
-            self._small_file("zarr.json.new", np.frombuffer(to_json(root), np.uint8))
+            self._small_file("zarr.json.new", np.frombuffer(text, np.uint8))
             if self._fsync:
                 sync_path(temporary)
             os.rename(temporary, final)

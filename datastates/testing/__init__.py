@@ -52,7 +52,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest
 
-    for module in ("tier_base", *_SUITES.values()):
+    for module in ("tier_base", "tier_reading", *_SUITES.values()):
         if f"{__name__}.{module}" not in sys.modules:
             pytest.register_assert_rewrite(f"{__name__}.{module}")
     return getattr(import_module(f"{__name__}.{_SUITES[name]}"), name)

@@ -10,9 +10,7 @@ and, where you give them the means (`spoil`, `left`), at the place itself.
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -22,19 +20,20 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from datastates.errors import CorruptError, StepNotFoundError
+from datastates.errors import StepNotFoundError
 from datastates.manifest import Manifest
 from datastates.plan import Plan
 from datastates.tier import Entry, Record, Tier
 
 from .samples import SampleStep, sample_step
-from .tier_base import TierSuite, assert_holds, reads_right, sealed
+from .tier_base import assert_holds, sealed
 from .tier_machine import TierMachine
+from .tier_reading import ReadingTests
 
 __all__ = ["TierTests"]
 
 
-class TierTests(TierSuite):
+class TierTests(ReadingTests):
     """The suite; its methods say what is asked of a tier."""
 
     # What is there.
@@ -196,6 +195,8 @@ class TierTests(TierSuite):
         assert list(eyes.entries()) == [first, second]
         assert eyes.newest() == second
         assert_holds(eyes, second, new)
+        tier.delete(second)
+        assert list(eyes.entries()) == [first]
         assert_holds(eyes, first, old)
 
     def test_of_two_saves_at_once_the_later_begun_wins(self, tier: Tier, eyes: Tier) -> None:
@@ -253,57 +254,6 @@ class TierTests(TierSuite):
         assert_holds(eyes, writer.commit(step.record(5)), step)
         assert eyes.sweep() == []
         assert list(eyes.incomplete()) == []
-
-    # Reading.
-
-    def test_the_head_of_an_extent_can_be_read(self, tier: Tier, eyes: Tier) -> None:
-        """`out` may be shorter than the extent."""
-        step = sample_step()
-        with eyes.open(step.put(tier, 1)) as reader:
-            for extent in step.extents():
-                for nbytes in {1, extent.nbytes // 2, extent.nbytes - 4}:
-                    out = np.empty(nbytes, np.uint8)
-                    reader.read(extent, out)
-                    assert out.tobytes() == step.data(extent)[:nbytes].tobytes()
-
-    def test_several_threads_read_at_once(self, tier: Tier, eyes: Tier) -> None:
-        """From one reader, each into memory of its own."""
-        step = sample_step(limit_nbytes=16 << 10)
-        barrier = threading.Barrier(4)
-        with eyes.open(step.put(tier, 1)) as reader, ThreadPoolExecutor(4) as pool:
-
-            def read_all() -> list[bytes]:
-                barrier.wait(30)
-                found = []
-                for extent in step.extents():
-                    out = np.empty(extent.nbytes, np.uint8)
-                    reader.read(extent, out)
-                    found.append(out.tobytes())
-                return found
-
-            results = [pool.submit(read_all) for _ in range(4)]
-            expected = [step.data(extent).tobytes() for extent in step.extents()]
-            assert all(result.result(60) == expected for result in results)
-
-    def test_an_extent_that_is_not_there_is_an_error(self, tier: Tier, eyes: Tier) -> None:
-        """Beyond the last chunk there is nothing, and no byte is made up."""
-        step = sample_step()
-        last = max(step.extents(), key=lambda extent: (extent.array == 0, extent.index))
-        beyond = replace(last, index=last.index + 50, offset=step.plan.nbytes + (1 << 20))
-        with eyes.open(step.put(tier, 1)) as reader, pytest.raises(CorruptError):
-            reader.read(beyond, np.empty(last.nbytes, np.uint8))
-
-    def test_a_damaged_byte_is_not_hidden(self, tier: Tier, place: Path) -> None:
-        """A tier may notice damage, or hand it on to the checksum: never what it remembers."""
-        step = sample_step()
-        entry = step.put(tier, 1)
-        for index, array in enumerate(step.plan.arrays):
-            mine = [extent for extent in step.extents() if extent.array == index]
-            if not mine:
-                continue
-            self.spoil(place, entry, array)
-            with tier.open(entry) as reader:
-                assert not all(reads_right(reader, extent, step) for extent in mine)
 
     def test_it_behaves_as_the_reference(self, tmp_path: Path) -> None:
         """Random calls, side by side with the tier `memory`."""

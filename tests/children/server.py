@@ -11,6 +11,7 @@ order, and `end`: its exit code, minus the signal that killed it, or None while 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -106,6 +107,7 @@ def main() -> None:
     installed()  # imports the providers, and with them torch
     open_tier("nowhere")
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "an import has started a thread"
+    gc.freeze()  # a child's collector need not look at, and copy, what is here already
     paused: dict[int, Child] = {}
     for text in sys.stdin:
         request = json.loads(text)
