@@ -17,8 +17,9 @@ DatastatesError
 └── StorageError                         the storage's fault
     ├── StorageTimeoutError (TimeoutError)
     ├── NoSpaceError (OSError)
+    ├── NewerFormatError                 upgrade: a later version wrote this
     └── CorruptError                     the bytes are not those that were saved
-        └── FormatError                  what lies there is not a checkpoint of a known format
+        └── FormatError                  what lies there is not a checkpoint
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ __all__ = [
     "FormatError",
     "MismatchError",
     "NestingError",
+    "NewerFormatError",
     "NoMemoryError",
     "NoSpaceError",
     "SaveError",
@@ -144,6 +146,10 @@ class NoSpaceError(StorageError, OSError):
     """There is no room for the step."""
 
 
+class NewerFormatError(StorageError):
+    """A later version wrote this; it is not damaged, so no older step is taken in its place."""
+
+
 class CorruptError(StorageError):
     """Stored bytes are missing, short, or fail their checksum."""
 
@@ -154,4 +160,4 @@ class CorruptError(StorageError):
 
 
 class FormatError(CorruptError):
-    """What lies there does not follow the format, or follows one that this version cannot read."""
+    """What lies there does not follow the format."""

@@ -8,7 +8,7 @@ relies on, so what is in a `Manifest` can be trusted to be consistent with itsel
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,13 +18,22 @@ from msgpack import UnpackException
 
 from .documents import Pieces
 from .dtypes import ITEMSIZE
-from .errors import FormatError, StorageError
+from .errors import FormatError, NewerFormatError, StateError
 from .grid import Grid
 from .names import is_safe_node
 from .provider import Alias
 from .tree import MAX_CONTAINERS, Skeleton, pack, unpack
 
-__all__ = ["FORMAT", "MAX_MANIFEST_NBYTES", "Array", "Manifest", "decode", "encode"]
+__all__ = [
+    "FORMAT",
+    "MAX_MANIFEST_NBYTES",
+    "Array",
+    "Manifest",
+    "check_format",
+    "check_room",
+    "decode",
+    "encode",
+]
 
 FORMAT = 1
 """Version of the format; a reader refuses a higher one by name."""
@@ -99,10 +108,9 @@ def encode(manifest: Manifest) -> bytes:
     """Return the manifest as msgpack.
 
     Raises:
-        StorageError: it is too long to be read again.
+        StateError: it is too long to be read again.
     """
-    skeleton = pack(manifest.skeleton)
-    _check_room(manifest, skeleton)
+    skeleton = check_room(manifest.arrays, manifest.skeleton)
     arrays = [
         [
             *(a.node, a.dtype, a.shape, a.chunk, a.offset, a.inline),
@@ -127,20 +135,27 @@ def encode(manifest: Manifest) -> bytes:
 
 def _room(what: str, count: int, limit: int) -> None:
     if count > limit:
-        raise StorageError(
+        raise StateError(
             f"{count} {what}, over {limit}: put many small values into arrays or long lists"
         )
 
 
-def _check_room(manifest: Manifest, skeleton: bytes) -> None:
-    _room("bytes in the state without its arrays", len(skeleton), MAX_SKELETON_NBYTES)
-    _room("arrays", len(manifest.arrays), MAX_ARRAYS)
-    _room("chunks", sum(map(len, manifest.checksums)), MAX_EXTENTS)
-    if len(skeleton) > MAX_CONTAINERS:  # a container has at least one byte
+def check_room(arrays: Sequence[Array], skeleton: Skeleton) -> bytes:
+    """Refuse what a reader would refuse as too long; return the packed skeleton.
+
+    Raises:
+        StateError: the state has too many small values or arrays.
+    """
+    packed = pack(skeleton)
+    _room("bytes in the state without its arrays", len(packed), MAX_SKELETON_NBYTES)
+    _room("arrays", len(arrays), MAX_ARRAYS)
+    _room("chunks", sum(array.extents for array in arrays), MAX_EXTENTS)
+    if len(packed) > MAX_CONTAINERS:  # a container has at least one byte
         try:
-            unpack(skeleton)
+            unpack(packed)
         except FormatError as error:
-            raise StorageError(f"{error}: put many small values into arrays") from error
+            raise StateError(f"{error}: put many small values into arrays") from error
+    return packed
 
 
 def _sizes(value: Any, what: str, limit: int = _MAX_SIZE) -> tuple[int, ...]:
@@ -210,11 +225,18 @@ def _check_arrays(arrays: tuple[Array, ...]) -> None:
     _check_aliases(arrays)
 
 
-def _check_format(value: Any) -> None:
+def check_format(value: Any) -> None:
+    """Refuse what is no format number, and one that a later version writes.
+
+    Raises:
+        FormatError: it is none. NewerFormatError: it is above `FORMAT`.
+    """
     if type(value) is not int or value < 1:
-        raise FormatError("this is not a manifest")
+        raise FormatError(f"{value!r:.60} is no format number")
     if value > FORMAT:
-        raise FormatError(f"written in format {value}; this version reads up to {FORMAT}: upgrade")
+        raise NewerFormatError(
+            f"written in format {value}; this version reads up to {FORMAT}: upgrade"
+        )
 
 
 def _fields(pieces: Pieces) -> dict[str, Any]:
@@ -228,7 +250,7 @@ def _fields(pieces: Pieces) -> dict[str, Any]:
         else:
             found[name] = pieces.scalar(MAX_SKELETON_NBYTES + 5)
         if name == "format":
-            _check_format(found[name])
+            check_format(found[name])
     pieces.end()
     return found
 
@@ -241,7 +263,7 @@ def decode(packed: bytes | memoryview) -> Manifest:
     """
     try:
         top = _fields(Pieces(packed))
-        _check_format(top.get("format"))
+        check_format(top.get("format"))
         arrays = tuple(array for array, _ in top["arrays"])
         _check_arrays(arrays)
         rank, world_size, nbytes = _sizes(

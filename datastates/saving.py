@@ -15,6 +15,7 @@ from .arena import Arena, ArenaStatistics
 from .catalog import Catalog
 from .errors import ClosedError, DatastatesError, StorageError
 from .job import Job
+from .manifest import check_room
 from .memory import available_nbytes
 from .pipeline import Pipeline
 from .plan import make_plan
@@ -86,6 +87,7 @@ class Saver:
         pipeline = self._open_pipeline()
         flat = flatten(state, providers)
         plan = make_plan(flat.leaves, pipeline.arena.budget)
+        check_room(plan.arrays, flat.skeleton)
         try:
             save = self._number(step, started)
         except StorageError as error:  # the storage cannot even tell the newest step

@@ -238,12 +238,13 @@ def test_the_seam_misses_no_call_that_changes_the_file_system(
 ) -> None:
     base, log = tmp_path / "base", tmp_path / "log"
     shutil.copytree(prepared, base)
-    strace = ["strace", "-f", "-y", "-qq", "-s", "0", "-o", str(log), "-e", f"trace={TRACED}"]
+    strace = ["strace", "-f", "--seccomp-bpf", "-y", "-qq", "-s", "0", "-o", str(log)]
+    strace += ["-e", f"trace={TRACED}"]
     probe = subprocess.run([*strace, "true"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip(f"strace does not work here: {probe.stderr.decode()[-200:]}")
     request = json.dumps({"do": "save", "base": str(base), **AGAIN})
-    command = [*strace, "--seccomp-bpf", *children.command]
+    command = [*strace, *children.command]
     options = {"input": request, "stdout": subprocess.PIPE, "env": children.environment}
     done = subprocess.run(command, check=True, text=True, **options)
     seen = Counter(key.rpartition(" ")[0] for key in calls(json.loads(done.stdout)))

@@ -61,7 +61,7 @@ def test_arrays_know_their_size():
 
 
 def test_a_newer_format_is_refused_by_its_number():
-    with pytest.raises(ds.FormatError, match=f"written in format {FORMAT + 1}.*upgrade"):
+    with pytest.raises(ds.NewerFormatError, match=f"written in format {FORMAT + 1}.*upgrade"):
         decode(changed(format=FORMAT + 1))
 
 

@@ -23,7 +23,7 @@ from datastates import zarr_dtypes
 from datastates.checks import MAX_METADATA_DEPTH, nests_deeper
 from datastates.dtypes import is_core, numpy_dtype
 from datastates.grid import Grid
-from datastates.manifest import FORMAT, Array
+from datastates.manifest import FORMAT, Array, check_format
 from datastates.tier import Record
 
 RESERVED = ".datastates"
@@ -191,13 +191,11 @@ def read_record(step: int, document: Any) -> Record:
 
     Raises:
         LookupError, TypeError, ValueError, ArithmeticError, AttributeError: it is none of ours.
+        NewerFormatError: a later version wrote it.
     """
     found = document["attributes"]
     ours, metadata = found["datastates"], found["metadata"]
-    if type(ours["format"]) is not int or ours["format"] < 1:
-        raise ValueError("it has no format")
-    if ours["format"] > FORMAT:
-        raise ValueError(f"format {ours['format']} is newer than this version reads ({FORMAT})")
+    check_format(ours["format"])
     if found["step"] != step:
         raise ValueError(f"it is the record of step {found['step']}")
     if not isinstance(metadata, dict) or nests_deeper(metadata, MAX_METADATA_DEPTH):
