@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= demo-out
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test coverage lint format bench clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -15,7 +15,10 @@ demo: $(VENV)/installed  ## train, kill in the middle of a save, resume, compare
 	$(BIN)/python examples/demo.py --out $(OUT)
 
 test: $(VENV)/installed lint  ## the whole suite
-	$(BIN)/pytest --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -q
+
+coverage: $(VENV)/installed  ## the suite again, with the branches it takes
+	$(BIN)/pytest -q --cov --cov-report=term:skip-covered
 
 lint: $(VENV)/installed  ## style and types
 	$(BIN)/ruff check .

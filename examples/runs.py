@@ -2,9 +2,8 @@
 
 A step is committed exactly when its directory contains `zarr.json`; a directory without is a save
 under way. Looking and killing are not one act: the save could commit in between. So the process is
-first frozen (SIGSTOP), then looked at again. If the step is still half-written, it gets its
-SIGKILL and never wakes up; if not, it goes on and the next save is tried. Thus nothing that the
-demo shows depends on timing.
+first frozen (SIGSTOP), then looked at again. If the step is still half-written, the process gets
+its SIGKILL; if not, it goes on and the next save is tried. So the demo does not depend on timing.
 """
 
 import json

@@ -611,6 +611,7 @@ def test_ctrl_c_in_a_blocked_save_costs_that_save_only(start: Callable[..., Any]
         import datastates as ds
         from datastates.testing import GatedTier
         from datastates.tiers.memory import MemoryTier
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start us without
         tier = GatedTier(MemoryTier("x"), "write")
         ckpt = ds.Checkpointer(tier, arena_nbytes=8 << 20)
         def interrupt():
