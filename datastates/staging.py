@@ -42,9 +42,9 @@ class Stager:
         finally:
             try:
                 copies.wait()
-            finally:
                 job.image.drop_sources()
                 job.save._returned()
+            finally:
                 job.ready.put(None)
 
     def _copy_all(self, job: Job, copies: Countdown) -> None:
