@@ -72,7 +72,7 @@ class Check:
 
     def __str__(self) -> str:
         verdict = "PASS" if self.passed else "FAIL"
-        return f"{verdict}  {self.target}: {self.value:.2f} (limit {self.limit:g})"
+        return f"{verdict}  {self.target}: {_number(self.value)} (limit {self.limit:g})"
 
 
 def _others(phase: str, rounds: Sequence[Round]) -> list[str]:
@@ -106,9 +106,13 @@ def check(rounds: Sequence[Round]) -> list[Check]:
     return found
 
 
-def _range(values: Mapping[str, float], scale: float = 1.0) -> str:
-    low, middle, high = (values[k] / scale for k in ("min", "median", "max"))
-    return f"{middle:.2f}  ({low:.2f} to {high:.2f})"
+def _number(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.2g}"
+
+
+def _range(values: Mapping[str, float]) -> str:
+    low, middle, high = (_number(values[k]) for k in ("min", "median", "max"))
+    return f"{middle}  ({low} to {high})"
 
 
 def _table(title: str, found: Mapping[str, Any]) -> Table:
@@ -131,7 +135,7 @@ def _table(title: str, found: Mapping[str, Any]) -> Table:
 
 def show(states: Mapping[str, Any], notes: Sequence[str], write: Callable[[str], object]) -> None:
     """Print what was found: a table for each state and phase, the notes, the targets."""
-    console = Console(width=110, highlight=False)
+    console = Console(width=130, highlight=False)
     for kind, state in states.items():
         head = f"{kind}: {state['tensors']} tensors, {state['nbytes'] / 2**20:.0f} MiB"
         for phase, found in state["summary"].items():
