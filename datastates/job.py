@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from .arena import Region
 from .manifest import Manifest
@@ -39,7 +39,7 @@ class Job:
     save: Save
     plan: Plan
     skeleton: Skeleton
-    leaves: Sequence[ArrayLeaf]
+    leaves: InitVar[Sequence[ArrayLeaf]]
     record: Callable[[], Record]
     """Makes the commit record, at the moment of the commit."""
     image: Image = field(init=False)
@@ -48,9 +48,8 @@ class Job:
     )
     """Filled pieces for the saver; None ends them."""
 
-    def __post_init__(self) -> None:
-        self.image = Image(self.leaves, [array.grid for array in self.plan.arrays])
-        self.leaves = ()
+    def __post_init__(self, leaves: Sequence[ArrayLeaf]) -> None:
+        self.image = Image(leaves, [array.grid for array in self.plan.arrays])
 
     def fail(self, error: BaseException) -> None:
         """End the save with its first error, and say so; later ones change nothing."""

@@ -33,7 +33,6 @@ SCRATCH_NBYTES = 64 << 20
 """Most memory that reads take beside their targets."""
 
 _ATTEMPTS = 3
-_BLOCK_NBYTES = 1 << 20
 
 
 def read_extent(reader: StepReader, manifest: Manifest, read: ExtentRead, out: Bytes) -> None:
@@ -60,16 +59,9 @@ def read_extent(reader: StepReader, manifest: Manifest, read: ExtentRead, out: B
 
 def _is_right(read: ExtentRead, out: Bytes, expected: int) -> bool:
     if not read.stored:
-        return checksum_padding(_checksum(out), read.padding) == expected
+        return checksum_padding(crc32c(out.data), read.padding) == expected
     values, stored = out[:-CHECKSUM_NBYTES], out[-CHECKSUM_NBYTES:]
-    return _checksum(values) == expected == int.from_bytes(stored.tobytes(), "little")
-
-
-def _checksum(data: Bytes) -> int:
-    checksum = 0
-    for start in range(0, len(data), _BLOCK_NBYTES):
-        checksum = crc32c(data[start : start + _BLOCK_NBYTES].data, checksum)
-    return checksum
+    return bool(crc32c(values.data) == expected == int.from_bytes(stored.tobytes(), "little"))
 
 
 class _Scratch:

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 import torch
-from support import assert_same, state_of
+from support import assert_same, state_of, train
 from torch import nn
 from torch.optim import lr_scheduler as sched
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
@@ -27,20 +27,6 @@ def small():
     return nn.Sequential(
         nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.2), nn.Flatten(), nn.Linear(8, 3)
     )
-
-
-def train(net, optimizer, steps, closure=False):
-    for _ in range(steps):
-        x = torch.randn(6, 1, 4, 4)
-        y = torch.randint(3, (6,))
-
-        def loss(x=x, y=y):
-            optimizer.zero_grad()
-            found = nn.functional.cross_entropy(net(x), y)
-            found.backward()
-            return found
-
-        optimizer.step(loss) if closure else (loss(), optimizer.step())
 
 
 OPTIMIZERS = {

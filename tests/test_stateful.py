@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 import torch
-from support import assert_same, state_of
+from support import assert_same, state_of, train
 from torch import nn
 
 import datastates as ds
@@ -48,20 +48,6 @@ class Net(nn.Module):
 
     def set_extra_state(self, state):
         self.history = state["history"]
-
-
-def train(net, optimizer, steps, closure=False):
-    for _ in range(steps):
-        x = torch.randn(6, 1, 4, 4)
-        y = torch.randint(3, (6,))
-
-        def loss(x=x, y=y):
-            optimizer.zero_grad()
-            found = nn.functional.cross_entropy(net(x), y)
-            found.backward()
-            return found
-
-        optimizer.step(loss) if closure else (loss(), optimizer.step())
 
 
 # Modules.

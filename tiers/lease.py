@@ -128,9 +128,9 @@ def _same(fd: int, path: str) -> bool:
 
 def _is_over(fd: int, locked: bool | None) -> bool:
     """Tell whether the last holder, named in the file, is certainly gone."""
-    holder = os.pread(fd, 200, 0)
-    if not holder:
+    named = os.pread(fd, 200, 0)
+    if not named:
         return True
-    if locked and holder == _boot():
+    if locked and named == _boot():
         return True
     return time() - os.fstat(fd).st_mtime > EXPIRY_S

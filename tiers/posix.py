@@ -1,7 +1,7 @@
 """Reading and writing files at the disk's speed, and durably.
 
-Writes go from aligned memory past the page cache: measured at about the raw speed of the disk and
-a tenth of the CPU time of buffered ones. Reads take what the page cache holds, and the rest
+Writes go from aligned memory past the page cache, so nothing is copied a second time or written
+back later. Reads take what the page cache holds, and the rest
 directly. Where a file system refuses direct I/O, the same calls go through the cache.
 
 Short reads and writes are continued, and every error names its path.
