@@ -12,7 +12,9 @@ from __future__ import annotations
 from . import zarr_dtypes as _zarr_dtypes
 from .checkpointer import Checkpointer, StepInfo
 from .default import configure, restore, save_async
+from .device import Device, Event, Transfer
 from .errors import (
+    ChangedError,
     ClosedError,
     CorruptError,
     DatastatesError,
@@ -23,6 +25,7 @@ from .errors import (
     NoMemoryError,
     NoSpaceError,
     SaveError,
+    SaveSkippedError,
     SaveTimeoutError,
     StateError,
     StepNotFoundError,
@@ -34,7 +37,7 @@ from .errors import (
     UntrustedError,
     UsageError,
 )
-from .provider import ArrayLeaf, LeafRef, Loader, Memory, Provider, Saver
+from .provider import ArrayLeaf, LeafRef, Loader, Memory, Provider, Saver, Watch
 from .recovery import Recovery
 from .save import Save, SaveStats, SaveStatus
 from .saving import Statistics
@@ -49,13 +52,16 @@ __version__ = "0.1.0"
 __all__ = [
     "RNG",
     "ArrayLeaf",
+    "ChangedError",
     "Checkpointer",
     "ClosedError",
     "CorruptError",
     "Damage",
     "DatastatesError",
+    "Device",
     "DurableTier",
     "Entry",
+    "Event",
     "FormatError",
     "Incomplete",
     "LeafRef",
@@ -72,6 +78,7 @@ __all__ = [
     "Recovery",
     "Save",
     "SaveError",
+    "SaveSkippedError",
     "SaveStats",
     "SaveStatus",
     "SaveTimeoutError",
@@ -85,12 +92,14 @@ __all__ = [
     "StorageError",
     "StorageTimeoutError",
     "Tier",
+    "Transfer",
     "UnknownClassError",
     "UnknownNameError",
     "UnsupportedValueError",
     "UntrustedError",
     "UsageError",
     "VerifyReport",
+    "Watch",
     "configure",
     "restore",
     "save_async",

@@ -1,8 +1,14 @@
-"""The arena: the staging memory of a checkpointer, allocated once and used again.
+"""The arena: the staging memory of a checkpointer, taken as it is needed and used again.
+
+Address space for the whole budget is set aside at once, which costs nothing; memory is taken from
+the system from its start on, in steps, where no free piece fits. So it never holds more than was
+in use at one time, a piece is ready to be written when it is lent, and what is populated is being
+filled while the next step is populated.
 
 Pieces are handed out first come, first served, so a large request is never starved by small
 ones; and since no request is larger than the arena, it is always granted once what is in use has
-drained. The lock guards the list of free ranges and nothing else.
+drained. The lock guards the list of free ranges and nothing else; whoever is first in the queue
+populates memory, outside of it.
 """
 
 from __future__ import annotations
@@ -12,15 +18,19 @@ from collections import deque
 from dataclasses import dataclass
 from time import monotonic
 
+from .device import Device
 from .errors import SaveTimeoutError, UsageError
 from .grid import PAGE, align
-from .memory import allocate, populate
+from .memory import HUGE, allocate, populate
 from .provider import Bytes
 
 __all__ = ["MIN_ARENA_NBYTES", "Arena", "ArenaStatistics", "Region"]
 
 MIN_ARENA_NBYTES = 8 << 20
 """Smallest budget that is accepted, in bytes."""
+
+_STEP_NBYTES = 64 << 20
+"""Most memory taken at once: what is copied meanwhile should keep the copiers busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,7 @@ class ArenaStatistics:
 class Arena:
     """Lends page-aligned pieces of one block of memory.
 
-    Life: `reserve` before each save, then `acquire` and `release` from any thread, `close` once.
+    Life: `acquire` and `release` from any thread, `close` once.
     """
 
     def __init__(self, budget: int) -> None:
@@ -58,10 +68,12 @@ class Arena:
         self._budget = budget // PAGE * PAGE
         self._changed = threading.Condition()
         self._queue: deque[object] = deque()
-        self._memory: Bytes = allocate(0)
+        self._memory: Bytes | None = None
+        self._nbytes = 0
         self._free: list[tuple[int, int]] = []
         self._used = 0
-        self._wanted = 0
+        self._devices: dict[type[Device], Device] = {}
+        self._pieces: list[Bytes] = []
 
     def __repr__(self) -> str:
         s = self.statistics()
@@ -75,88 +87,119 @@ class Arena:
     def statistics(self) -> ArenaStatistics:
         """Return a snapshot of the use."""
         with self._changed:
-            return ArenaStatistics(self._budget, len(self._memory), self._used)
+            return ArenaStatistics(self._budget, self._nbytes, self._used)
 
-    def reserve(self, nbytes: int) -> None:
-        """Grow to `nbytes`, within the budget; blocks to populate the memory.
-
-        While pieces are lent out it stays as it is: the next one is then lent when all are back
-        and it has grown, since a small arena would hold the caller back for the whole save.
-
-        Raises:
-            OSError: there is no memory; the arena is empty then, and may be reserved again.
-        """
+    def room_nbytes(self) -> int:
+        """Return how much could be lent now, were it asked for in small pieces."""
         with self._changed:
-            self._wanted = min(self._budget, max(align(nbytes), MIN_ARENA_NBYTES))
-            if not self._queue:
-                self._grow()
+            return self._budget - self._used
 
-    def _grow(self) -> bool:
-        """Take the memory that was asked for, if nothing is lent out; tell whether it is there."""
-        if self._wanted <= len(self._memory):
-            return True
-        if self._used:
-            return False
-        wanted, self._wanted = self._wanted, 0  # where there is none, the next save may need less
-        self._memory = allocate(0)  # give the old block back before taking the new one
-        self._free = []
-        memory = allocate(wanted)
-        populate(memory)
-        self._memory = memory
-        self._free = [(0, wanted)]
-        return True
+    def pin_for(self, device: Device) -> None:
+        """Register the memory, what is there and what comes, for the copies of such devices.
+
+        Blocks for it; not beside `acquire`.
+        """
+        if type(device) not in self._devices:
+            self._devices[type(device)] = device
+            for piece in self._pieces:
+                device.pin(piece)
 
     def acquire(self, nbytes: int, timeout_s: float) -> Region:
-        """Return `nbytes` of the arena; blocks until there is room.
+        """Return `nbytes` of the arena; blocks until there is room, and to populate memory.
 
         Raises:
             SaveTimeoutError: there was none for `timeout_s` seconds.
+            OSError: the system has no memory; what is there already can still be lent.
         """
         deadline = monotonic() + timeout_s
         ticket = object()
         size = align(nbytes)
         with self._changed:
             self._queue.append(ticket)
-            try:
-                while self._queue[0] is not ticket or (start := self._take(size)) is None:
-                    if not self._changed.wait(max(0.0, deadline - monotonic())):
-                        raise SaveTimeoutError(
-                            f"waited {timeout_s:g} s for {nbytes} bytes of the arena: the tiers "
-                            f"do not drain it ({self._used} bytes in use)"
-                        )
-            finally:
+        try:
+            while (region := self._take(ticket, size, nbytes, deadline)) is None:
+                self._grow(size)  # alone: only the first of the queue comes here
+            return region
+        except _LateError:
+            raise SaveTimeoutError(
+                f"waited {timeout_s:g} s for {nbytes} bytes of the arena: the tiers do not "
+                f"drain it ({self.statistics().used_nbytes} bytes in use)"
+            ) from None
+        finally:
+            with self._changed:
                 self._queue.remove(ticket)
                 self._changed.notify_all()
-            self._used += size
-        return Region(start, self._memory[start : start + nbytes])
 
-    def _take(self, size: int) -> int | None:
-        if not self._grow():
-            return None
+    def _take(self, ticket: object, size: int, nbytes: int, deadline: float) -> Region | None:
+        """Wait for a piece in turn; None where it is our turn to take more from the system."""
+        with self._changed:
+            while True:
+                if self._queue[0] is ticket:
+                    if (start := self._cut(size)) is not None:
+                        self._used += size
+                        return Region(start, self._block()[start : start + nbytes])
+                    if self._nbytes < self._budget:
+                        return None
+                if not self._changed.wait(max(0.0, deadline - monotonic())):
+                    raise _LateError
+
+    def _block(self) -> Bytes:
+        if self._memory is None:
+            self._memory = allocate(self._budget)
+        return self._memory
+
+    def _cut(self, size: int) -> int | None:
         for i, (start, length) in enumerate(self._free):
             if length >= size:
                 rest = [(start + size, length - size)] if length > size else []
                 self._free[i : i + 1] = rest
                 return start
-        return None
+        return None if size else 0
+
+    def _grow(self, size: int) -> None:
+        """Take more memory: as much again as there is, within bounds."""
+        with self._changed:
+            start, block = self._nbytes, self._block()
+        more = max(align(size), HUGE, min(start, _STEP_NBYTES))
+        stop = min(self._budget, start + more)
+        piece = block[start:stop]
+        populate(piece)
+        for device in self._devices.values():
+            device.pin(piece)
+        self._pieces.append(piece)
+        with self._changed:
+            self._nbytes = stop
+            self._put(start, stop - start)
+
+    def _put(self, start: int, size: int) -> None:
+        merged: list[tuple[int, int]] = []
+        for at, length in sorted([*self._free, (start, size)]):
+            if merged and sum(merged[-1]) == at:
+                merged[-1] = (merged[-1][0], merged[-1][1] + length)
+            else:
+                merged.append((at, length))
+        self._free = merged
 
     def release(self, region: Region) -> None:
         """Take a piece back; its data must not be touched any more."""
         size = align(len(region.data))
         with self._changed:
             self._used -= size
-            ranges = sorted([*self._free, (region.start, size)])
-            merged: list[tuple[int, int]] = []
-            for start, length in ranges:
-                if merged and sum(merged[-1]) == start:
-                    merged[-1] = (merged[-1][0], merged[-1][1] + length)
-                else:
-                    merged.append((start, length))
-            self._free = merged
+            if size:
+                self._put(region.start, size)
             self._changed.notify_all()
 
     def close(self) -> None:
         """Give the memory back to the system, as soon as nothing holds a piece of it."""
+        for device in self._devices.values():
+            for piece in self._pieces:
+                device.unpin(piece)
         with self._changed:
-            self._memory = allocate(0)
-            self._free = []
+            self._memory = None
+            self._pieces = []
+            self._devices = {}
+            self._nbytes, self._free = 0, []
+
+
+class _LateError(Exception):
+    """The deadline has passed."""

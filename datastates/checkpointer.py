@@ -7,19 +7,28 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from .catalog import Catalog
-from .checks import check_metadata, check_metrics, check_only, check_positive, check_step
+from .checks import (
+    check_choice,
+    check_metadata,
+    check_metrics,
+    check_parts,
+    check_positive,
+    check_step,
+)
 from .containers import CONTAINERS
 from .errors import DatastatesError, UsageError
+from .guard import Optimizer
 from .locations import open_tier
+from .pipeline import Busy
 from .provider import Provider
 from .recovery import Recovery, RestoreOptions, restore
 from .registry import Providers, installed
 from .retention import Mode, Retention
 from .save import Save, SaveStats
-from .saving import Saver, Statistics
+from .saving import SaveOptions, Saver, Statistics
 from .tier import Tier
 from .verification import VerifyReport, verify
 
@@ -64,6 +73,8 @@ class Checkpointer:
         keep_every: int | None = None,
         keep_best: tuple[str, Mode, int] | None = None,
         arena_nbytes: int | None = None,
+        busy: Busy = "wait",
+        lazy_check: Literal["sampled", "full"] = "sampled",
         stall_timeout_s: float = 600.0,
         read_timeout_s: float = 600.0,
         close_timeout_s: float = 1800.0,
@@ -77,9 +88,16 @@ class Checkpointer:
             keep_every: keep each step that is a multiple of n.
             keep_best: metric, "min" or "max", and how many to keep, e.g. `("loss", "min", 2)`.
             arena_nbytes: most host memory to stage in. Default: a quarter of what is free at the
-                first save, and no more than the state needs. A smaller arena makes `save_async`
-                block until enough of the state is written.
-            stall_timeout_s: longest time `save_async` waits for room; the save fails then.
+                first save. What is not needed is not taken. Room for two states lets one be
+                copied while the other is stored; with less than one, `save_async` (for what is
+                lazy, the fence) waits until enough of the state is written.
+            busy: what becomes of a save that does not fit into the arena beside earlier ones:
+                "wait" for room, "skip" it, or let it "supersede" those that nobody has begun to
+                store. A save given up so is reported by its handle, a warning, and `statistics`.
+            lazy_check: how a tensor that changes before it was copied is found: by counters and
+                samples of each MiB, or by a "full" checksum in the call, to hunt for such bugs.
+            stall_timeout_s: longest time that `save_async`, and the fence, wait; the save fails
+                then.
             read_timeout_s: longest time a restore waits for the next read to end.
             close_timeout_s: longest time `close` waits by default, also at interpreter exit.
             providers: further ones, besides those that are installed.
@@ -95,14 +113,15 @@ class Checkpointer:
         self._retention = Retention(keep_last, keep_every, keep_best)
         self._tier = open_tier(location)
         self._catalog = Catalog(self._tier, self._retention)
-        self._saver = Saver(
-            self._tier,
-            self._catalog,
+        options = SaveOptions(
             arena_nbytes=arena_nbytes,
             kept=keep_last or 1,
             stall_timeout_s=stall_timeout_s,
             exit_timeout_s=close_timeout_s,
+            busy=check_choice("busy", busy, ("wait", "skip", "supersede")),
+            full_check=check_choice("lazy_check", lazy_check, ("sampled", "full")) == "full",
         )
+        self._saver = Saver(self._tier, self._catalog, options)
         self._extra_providers = tuple(providers)
         self._read_timeout_s, self._close_timeout_s = read_timeout_s, close_timeout_s
         self._recovery: Recovery | None = None
@@ -125,11 +144,13 @@ class Checkpointer:
         step: int | None = None,
         metrics: Mapping[str, float] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        lazy: Sequence[str | Sequence[Hashable]] | None = None,
     ) -> Save:
-        """Save `state` as of now; return at once, or as soon as it is copied.
+        """Save `state` as of now; return as soon as you may go on.
 
-        On return every byte of the state has been captured: whatever you change afterwards is not
-        in the checkpoint. Storing goes on in the background.
+        Whatever you change afterwards is not in the checkpoint. What optimizers under `guard`
+        change, and what is `lazy`, is copied after the return, until the fence; all else is
+        copied before. Storing goes on in the background.
 
         Args:
             state: any tree of tensors, modules, optimizers, schedulers (whatever has
@@ -138,6 +159,8 @@ class Checkpointer:
                 again, and the old one stays valid until the new one is committed.
             metrics: numbers to rank steps by.
             metadata: whatever JSON can hold.
+            lazy: parts, such as `["model"]`, that you will not change before you call `fence()`.
+                One that does change fails the save, and is never published.
 
         Returns:
             the handle; the save may fail later, which never raises here.
@@ -153,11 +176,37 @@ class Checkpointer:
             self._providers,
             check_metrics(metrics),
             check_metadata(metadata),
+            check_parts("lazy", lazy) or (),
         )
 
     def save(self, state: object, **options: Any) -> SaveStats:
         """Save `state` and wait until it is durable; as `save_async(...).result()`."""
         return self.save_async(state, **options).result()
+
+    def guard(self, *optimizers: Optimizer) -> None:
+        """Copy what these optimizers change under the next forward and backward, from now on.
+
+        Each of their steps begins with `fence()`. A parameter or an optimizer's state that is
+        changed by anything else between `save_async` and the fence, without a `fence()` before,
+        fails that save (its error names the tensor, which is copied at once from then on).
+
+        Args:
+            optimizers: of `torch.optim`, or alike; held weakly. One more call adds more.
+
+        Raises:
+            UsageError: it is no optimizer.
+            ClosedError: after `close()`.
+        """
+        self._saver.guard(optimizers)
+
+    def fence(self) -> None:
+        """Wait until everything that the last save captured may be changed.
+
+        Blocks while host memory is copied; for storage only where the arena is too small for the
+        state. On CUDA the stream waits, not the caller. Never raises for the storage's fault; a
+        save that keeps you longer than `stall_timeout_s` fails.
+        """
+        self._saver.fence()
 
     # Restoring.
 
@@ -197,8 +246,9 @@ class Checkpointer:
             CorruptError: damaged. `into` may be partly overwritten.
             StorageError: the storage failed, or (StorageTimeoutError) does not answer.
         """
+        self._saver.fence()
         options = RestoreOptions(
-            into, check_only(only), strict, device, trust, self._read_timeout_s, progress
+            into, check_parts("only", only), strict, device, trust, self._read_timeout_s, progress
         )
         number = None if step is None else check_step(step)
         state, self._recovery = restore(self._tier, self._catalog, self._providers, number, options)

@@ -13,9 +13,10 @@ from .names import Path
 
 __all__ = [
     "MAX_METADATA_DEPTH",
+    "check_choice",
     "check_metadata",
     "check_metrics",
-    "check_only",
+    "check_parts",
     "check_positive",
     "check_step",
     "nests_deeper",
@@ -95,24 +96,26 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     return kept
 
 
-def check_only(only: Sequence[str | Sequence[Hashable]] | None) -> tuple[Path, ...] | None:
+def check_parts(
+    name: str, parts: Sequence[str | Sequence[Hashable]] | None
+) -> tuple[Path, ...] | None:
     """Return the parts of a state as paths: "optim/state" and ("optim", "state") are the same.
 
     Raises:
         UsageError: it is not a list of strings and tuples.
     """
-    if only is None:
+    if parts is None:
         return None
-    if isinstance(only, str) or not isinstance(only, Sequence) or not only:
-        raise UsageError(f'only must be a list of parts such as ["model"], not {only!r}')
+    if isinstance(parts, str) or not isinstance(parts, Sequence) or not parts:
+        raise UsageError(f'{name} must be a list of parts such as ["model"], not {parts!r}')
     paths: list[Path] = []
-    for part in only:
+    for part in parts:
         if isinstance(part, str):
             paths.append(tuple(part.split("/")))
         elif isinstance(part, Sequence) and part:
             paths.append(tuple(part))
         else:
-            raise UsageError(f"only: {part!r} is neither a string nor a tuple of keys")
+            raise UsageError(f"{name}: {part!r} is neither a string nor a tuple of keys")
     return tuple(paths)
 
 
@@ -125,3 +128,14 @@ def check_positive(**values: float) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise UsageError(f"{name} must be a positive number, not {value!r}")
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> Any:
+    """Return `value`, one of `choices`.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    if value not in choices:
+        raise UsageError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    return value

@@ -22,7 +22,8 @@ class Drainer:
         """Store a job; blocks until it is committed, or given up (None) with its error kept."""
         writer: StepWriter | None = None
         try:
-            writer = self._tier.begin(job.save.step, job.plan)
+            if not job.save._failed():
+                writer = self._tier.begin(job.save.step, job.plan)
         except BaseException as error:
             job.fail(error)
         self._write_all(job, writer)
@@ -42,6 +43,7 @@ class Drainer:
             )
         job.save._enter("writing")
         writes.wait()
+        job.save._drained()
 
     def _write(
         self, job: Job, writer: StepWriter, segment: Segment, region: Region, writes: Countdown
@@ -70,6 +72,11 @@ class Drainer:
         with kept_going(f"giving up step {job.save.step}"):
             writer.abort()
         return None
+
+    def discard(self, job: Job) -> None:
+        """Give back the pieces of a job that has been staged and will not be stored."""
+        while (filled := job.ready.get()) is not None:
+            self._arena.release(filled[1])
 
     def close(self) -> None:
         """Let the threads go."""

@@ -5,7 +5,8 @@ DatastatesError
 │   └── UnknownNameError (LookupError)   fix the name of a tier or provider
 ├── StateError                           fix the state that was handed in
 │   ├── UnsupportedValueError (TypeError)
-│   └── NestingError (ValueError)
+│   ├── NestingError (ValueError)
+│   └── ChangedError (RuntimeError)      fence() before you change what is lazy
 ├── MismatchError (ValueError)           the target and the checkpoint differ
 ├── UntrustedError (PermissionError)     only with ``trust=True``
 ├── UnknownClassError (LookupError)      import the class first
@@ -13,7 +14,8 @@ DatastatesError
 ├── StepNotFoundError (LookupError)      no such step, or none at all
 ├── ClosedError (RuntimeError)           the checkpointer was closed
 ├── SaveError                            this checkpoint was lost, training was not
-│   └── SaveTimeoutError (TimeoutError)
+│   ├── SaveTimeoutError (TimeoutError)
+│   └── SaveSkippedError                 given up, as `busy` asks
 └── StorageError                         the storage's fault
     ├── StorageTimeoutError (TimeoutError)
     ├── NoSpaceError (OSError)
@@ -27,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 __all__ = [
+    "ChangedError",
     "ClosedError",
     "CorruptError",
     "DatastatesError",
@@ -37,6 +40,7 @@ __all__ = [
     "NoMemoryError",
     "NoSpaceError",
     "SaveError",
+    "SaveSkippedError",
     "SaveTimeoutError",
     "StateError",
     "StepNotFoundError",
@@ -79,6 +83,10 @@ class UnsupportedValueError(StateError, TypeError):
 
 class NestingError(StateError, ValueError):
     """A container that contains itself, or nests too deep."""
+
+
+class ChangedError(StateError, RuntimeError):
+    """A tensor that was to be copied later changed before it was; the cause of a failed save."""
 
 
 class MismatchError(DatastatesError, ValueError):
@@ -132,6 +140,10 @@ class SaveError(DatastatesError):
 
 class SaveTimeoutError(SaveError, TimeoutError):
     """A save did not get as far as was asked for within the time given; it may still go on."""
+
+
+class SaveSkippedError(SaveError):
+    """A save was given up for the trainer's sake, or for a newer one, as `busy` asks."""
 
 
 class StorageError(DatastatesError):

@@ -42,18 +42,35 @@ class Job:
     leaves: InitVar[Sequence[ArrayLeaf]]
     record: Callable[[], Record]
     """Makes the commit record, at the moment of the commit."""
+    full: bool = False
+    """Read the lazy leaves whole, in the call, to tell whether they change."""
     image: Image = field(init=False)
+    settled: threading.Event = field(default_factory=threading.Event)
+    """Set once the caller may change what is lazy: it is copied, or queued on its device."""
+    staged: threading.Event = field(default_factory=threading.Event)
+    """Set once all is in the arena, or nothing more will be."""
     ready: queue.SimpleQueue[tuple[Segment, Region] | None] = field(
         default_factory=queue.SimpleQueue
     )
     """Filled pieces for the saver; None ends them."""
 
     def __post_init__(self, leaves: Sequence[ArrayLeaf]) -> None:
-        self.image = Image(leaves, [array.grid for array in self.plan.arrays])
+        self.image = Image(self.plan.arrays, leaves)
+
+    @property
+    def lazy(self) -> bool:
+        """True where something is copied after the call."""
+        return any(segment.lazy for segment in self.plan.segments)
+
+    def capture(self) -> None:
+        """Note how things stand in the call; see `Image.capture`."""
+        lazy = {extent.array for s in self.plan.segments if s.lazy for extent in s.extents}
+        self.image.capture(lazy, full=self.full)
 
     def fail(self, error: BaseException) -> None:
         """End the save with its first error, and say so; later ones change nothing."""
         self.save._fail(error)
+        self.settled.set()
 
     def manifest(self) -> Manifest:
         """Return the manifest, once every extent is filled."""

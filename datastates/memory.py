@@ -8,8 +8,10 @@ for in huge pages and populated before it is used.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
+import resource
 
 import numpy as np
 
@@ -22,7 +24,9 @@ __all__ = ["HUGE", "address", "allocate", "available_nbytes", "populate"]
 HUGE = 2 << 20
 """Size of a huge page in bytes, on the machines we know."""
 
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; not in the mmap module
+_MAP_NORESERVE = 0x4000  # Linux; these three are not in the mmap module
+_MADV_WIPEONFORK = 18  # Linux 4.14
+_MADV_POPULATE_WRITE = 23  # Linux 5.14
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -52,18 +56,32 @@ def populate(view: Bytes, threads: int = 2) -> None:
 def allocate(nbytes: int) -> Bytes:
     """Return `nbytes` of page-aligned private memory; it goes when the array and its views go.
 
-    Large memory is not there in a forked process: a data loader's workers would otherwise make
-    the next write to each page copy it.
+    None of it is taken from the system before it is touched. Large memory is empty in a forked
+    process: a data loader's workers would otherwise make the next write to each page copy it.
     """
-    area = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    area = mmap.mmap(-1, max(nbytes, 1), flags=flags)
     if nbytes >= HUGE:
         area.madvise(mmap.MADV_HUGEPAGE)
-        area.madvise(mmap.MADV_DONTFORK)
+        area.madvise(_MADV_WIPEONFORK)
     return np.frombuffer(area, np.uint8, nbytes)
 
 
 def available_nbytes() -> int:
     """Return the memory that this process may still take, as the system tells it."""
+    return int(min(_free_nbytes(), _address_space_nbytes()))
+
+
+def _address_space_nbytes() -> float:
+    """Return what `ulimit -v` leaves."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return math.inf
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return max(0, limit - int(file.read().split()[0]) * mmap.PAGESIZE)
+
+
+def _free_nbytes() -> int:
     pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     free = pages * size
     try:

@@ -1,12 +1,13 @@
 """The pipeline: from the caller's memory through the arena into a tier, with bounded memory.
 
     caller ── plan ──▶ copiers ──▶ arena ──▶ writers ──▶ tier
-      stalled here until copied │                │ seal, commit (saver thread)
+      stalled here only for           │                │ seal, commit (saver thread)
+      what is not lazy
 
-The caller's thread asks the arena for one piece after the other, so a full arena is what holds
-it back, and hands each to the copiers. The saver thread takes one save after the other, in the
-order of the calls, gives its pieces to the writers as they are filled, and commits when all are
-written. Old steps are removed beside the next save.
+One save at a time is copied into the arena, so that what is needed to finish one is never lent to
+the next. The saver thread takes one save after the other, in the order of the calls, gives its
+pieces to the writers as they are filled, and commits when all are written. Old steps are removed
+beside the next save.
 
 A save that fails anywhere gives its pieces back, is aborted in the tier, and is reported; the next
 one starts from a clean place. That holds for whatever a provider or a tier raises, a panic of a
@@ -18,20 +19,25 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
+from typing import Literal
 
 from .arena import Arena
 from .draining import Drainer
-from .errors import ClosedError, SaveTimeoutError
+from .errors import ClosedError, SaveSkippedError, SaveTimeoutError
 from .job import Job, kept_going
 from .save import Save, SaveStatus
 from .staging import Stager
 from .tier import Entry, Tier
 from .workers import Workers
 
-__all__ = ["Pipeline"]
+__all__ = ["Busy", "Pipeline"]
+
+Busy = Literal["wait", "skip", "supersede"]
 
 log = logging.getLogger("datastates")
 
@@ -54,6 +60,7 @@ class Pipeline:
         stall_timeout_s: float = 600.0,
         exit_timeout_s: float = 1800.0,
         watch_s: float = 60.0,
+        busy: Busy = "wait",
     ) -> None:
         """Make the threads.
 
@@ -68,19 +75,23 @@ class Pipeline:
             stall_timeout_s: longest wait for room in the arena.
             exit_timeout_s: longest wait at interpreter exit.
             watch_s: seconds without progress after which a save is said to stand still.
+            busy: what happens to a save that does not fit into the arena beside earlier ones:
+                it waits, is skipped, or supersedes those that nobody has begun to store.
         """
         self._opened, self._committed = opened, committed
         self.arena = arena
         """The staging memory; the pipeline's own."""
-        self.durable = self.failed = 0
+        self.durable = self.failed = self.skipped = 0
         """How many saves have ended, and how."""
         self._stall_timeout_s, self._exit_timeout_s = stall_timeout_s, exit_timeout_s
-        self._watch_s = watch_s
+        self._watch_s, self._busy = watch_s, busy
+        self._pid = os.getpid()
         self._stager = Stager(arena, stall_timeout_s, copiers)
         self._drainer = Drainer(tier, arena, writers)
         self._janitor = Workers(1, "datastates-prune")
         self._following = threading.Semaphore(2)
-        self._staging = threading.Lock()
+        self._staging = threading.Semaphore()
+        self._staged: Job | None = None
         self._changed = threading.Condition()
         self._jobs: deque[Job] = deque()
         self._open: list[Save] = []
@@ -92,28 +103,65 @@ class Pipeline:
     # The caller's side.
 
     def submit(self, job: Job) -> None:
-        """Copy the job's leaves into the arena and return; what is left goes on behind.
+        """Capture the job's leaves and return; what is left goes on behind.
 
-        Blocks while the arena is full, up to the stall timeout; the save fails then, and the
-        caller goes on. Never raises for the storage's fault.
+        Blocks while an earlier one is still being copied, and while the arena is full, up to the
+        stall timeout; the save fails then, and the caller goes on. With another policy than
+        `wait`, it is given up instead. Never raises for the storage's fault.
 
         Raises:
             ClosedError: the pipeline was closed.
         """
+        if not self._admit(job):
+            return
+        before = monotonic()
         if not self._staging.acquire(timeout=self._stall_timeout_s):
             error = SaveTimeoutError("another save has been copying all the time")
             self.refuse(job.save, error)
             return
-        try:
-            with self._changed:
-                if self._closed:
-                    raise ClosedError("this checkpointer is closed")
-                self._open.append(job.save)
-                self._jobs.append(job)
-                self._changed.notify_all()
-            self._stager.stage(job)
-        finally:
-            self._staging.release()
+        job.save._waited(monotonic() - before)
+        with self._changed:
+            if self._closed:
+                self._staging.release()
+                raise ClosedError("this checkpointer is closed")
+            self._open.append(job.save)
+            self._jobs.append(job)
+            self._staged = job
+            self._changed.notify_all()
+        self._stager.stage(job, self._staging.release)
+
+    def _admit(self, job: Job) -> bool:
+        """Apply the policy for a state that does not fit beside what is not stored yet."""
+        while self._busy != "wait" and not self._fits(job):
+            if self._busy == "skip":
+                self.refuse(job.save, SaveSkippedError("earlier saves are still being stored"))
+                return False
+            if not self._give_up_oldest(job):
+                return True
+        return True
+
+    def _fits(self, job: Job) -> bool:
+        copying = self._staged is not None and not self._staged.staged.is_set()
+        room = self.arena.room_nbytes()
+        return not copying and room >= min(job.plan.nbytes, self.arena.budget)
+
+    def _give_up_oldest(self, newer: Job) -> bool:
+        """End the first save that is whole in the arena and not being stored; False if none is."""
+        with self._changed:
+            found = next((job for job in self._jobs if job.staged.is_set()), None)
+            if found is None:
+                return False
+            self._jobs.remove(found)
+        found.fail(SaveSkippedError(f"superseded by the save of step {newer.save.step}"))
+        self._drainer.discard(found)
+        self._ended(found.save)
+        return True
+
+    def fence(self) -> None:
+        """Wait until the caller may change what is lazy; see `Stager.fence`."""
+        job = self._staged
+        if job is not None and job.lazy and not job.staged.is_set():
+            self._stager.fence(job)
 
     def refuse(self, save: Save, error: Exception) -> None:
         """End a save that cannot begin."""
@@ -168,7 +216,8 @@ class Pipeline:
         with self._changed:
             if save in self._open:
                 self._open.remove(save)
-            self.failed += save._failed()
+            self.skipped += save._skipped()
+            self.failed += save._failed() and not save._skipped()
             self.durable += not save._failed()
             self._changed.notify_all()
 
@@ -203,7 +252,12 @@ class Pipeline:
                 )
 
     def stop(self) -> None:
-        """Take no more saves, and let the threads go once those under way have ended."""
+        """Take no more saves, and let the threads go once those under way have ended.
+
+        In a forked process, which has neither, it does nothing: a lock may be held for ever there.
+        """
+        if os.getpid() != self._pid:
+            return
         with self._changed:
             if not self._closed:
                 self._closed = True
@@ -219,6 +273,8 @@ class Pipeline:
         self.drain(timeout_s)
 
     def _at_exit(self) -> None:
+        if os.getpid() != self._pid:
+            return
         try:
             self.close(self._exit_timeout_s)
         except SaveTimeoutError as error:

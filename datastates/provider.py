@@ -10,8 +10,9 @@ Life of an object of a kind that a provider claims:
 2. `split(value, saver)` runs inside `save_async`, on the caller's thread. It returns plain data:
    None, bool, int, float, str, bytes, lists and str-keyed dicts of these, and what `saver.array`
    and `saver.child` returned (so providers compose).
-3. The core copies the leaves' bytes on its own threads. A leaf's source must stay readable until
-   then; nothing keeps it alive afterwards.
+3. The core copies the leaves' bytes on its own threads: before `save_async` returns, or, where the
+   caller has said when they may change and a leaf has a `Watch`, after it. A leaf's source must
+   stay readable until then; nothing keeps it alive afterwards.
 4. `join(data, target, loader)` runs inside `restore`, before any byte was read. It says where the
    bytes shall go (`loader.read`) and returns a function that finishes the object.
 5. That function runs after all reads are done and verified, children first.
@@ -22,10 +23,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from .device import Bytes, Device
 
 __all__ = [
     "Alias",
@@ -39,10 +42,8 @@ __all__ = [
     "Saver",
     "Sink",
     "Source",
+    "Watch",
 ]
-
-Bytes = npt.NDArray[np.uint8]
-"""Raw memory as a one-dimensional, contiguous array of bytes; the view owns nothing."""
 
 Finish = Callable[[], Any]
 """Called once, after the reads, to get the restored object."""
@@ -59,6 +60,27 @@ class Source(Protocol):
         """
 
 
+class Watch(Protocol):
+    """Tells whether a leaf has changed: what makes it safe to copy one after `save_async`.
+
+    No counter is enough: fused optimizers, kernels of normalization layers, writes through
+    `.data` and through numpy leave a tensor's version alone. So elements are compared, too.
+    """
+
+    def stamp(self) -> Hashable:
+        """Return what is another value once a write was counted, or the memory is another.
+
+        Cheap: it is asked for each MiB that is copied. Any thread.
+        """
+
+    def sample(self, items: npt.NDArray[np.int64]) -> Callable[[], Bytes]:
+        """Look at the elements `items`, by their index in C order, as they are now.
+
+        Returns:
+            a function that gives their bytes, one after the other; on a device it waits for them.
+        """
+
+
 class Sink(Protocol):
     """Where the bytes of an array go, when they cannot be read straight into memory."""
 
@@ -72,8 +94,7 @@ class Sink(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """Where a leaf lies in memory, so that names which share it are stored once."""
 
     space: str
@@ -98,6 +119,10 @@ class ArrayLeaf:
     source: Source
     memory: Memory | None = None
     """None where nothing else can share the memory."""
+    watch: Watch | None = None
+    """None where nobody could tell whether it changed: it is then always copied at once."""
+    device: Device | None = None
+    """Whose copies bring it to the host, in the order of its stream; None for host memory."""
 
 
 @dataclass(frozen=True, slots=True)

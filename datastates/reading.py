@@ -72,8 +72,6 @@ class _Scratch:
         budget = max(SCRATCH_NBYTES, align(max(sizes, default=0)))
         self._arena = Arena(budget)
         self._timeout_s = timeout_s
-        if sizes:
-            self._arena.reserve(min(budget, sum(map(align, sizes))))
 
     @contextmanager
     def room(self, read: ExtentRead) -> Iterator[Bytes]:

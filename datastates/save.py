@@ -11,7 +11,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from time import monotonic
 
-from .errors import SaveError, SaveTimeoutError
+from .errors import ChangedError, SaveError, SaveSkippedError, SaveTimeoutError
+from .plan import Plan
 
 __all__ = ["Save", "SaveStats", "SaveStatus"]
 
@@ -20,23 +21,34 @@ log = logging.getLogger("datastates")
 
 @dataclass(frozen=True, slots=True)
 class SaveStats:
-    """What a save has cost so far; complete once it is done."""
+    """What a save has cost so far; complete once it is done. Seconds count from the call."""
 
     step: int
     nbytes: int
     """Bytes of the state's values, each stored byte counted once."""
+    lazy_nbytes: int
+    """Of the image, what was copied after `save_async` had returned."""
     stalled_s: float
     """Seconds for which `save_async` kept the caller."""
+    fenced_s: float
+    """Seconds for which fences kept the caller, besides."""
     waited_s: float
-    """Of these, seconds spent waiting for room in the arena."""
+    """Seconds spent waiting for an earlier save to be copied and for room in the arena, by
+    whoever did: the caller, or what copies behind it."""
+    planned_s: float | None
+    """When the state was taken apart and planned; None before, as for the next ones."""
+    staged_s: float | None
+    """When all of it was in the arena."""
+    drained_s: float | None
+    """When all of it was handed to the tier."""
     durable_s: float | None
-    """Seconds from the call until the step was committed; None before."""
+    """When the step was committed."""
     gb_per_s: float | None
     """`nbytes` over `durable_s`, in 10^9 bytes a second; None before."""
 
     def __str__(self) -> str:
         end = f", durable after {self.durable_s:.3f} s" if self.durable_s is not None else ""
-        held = f"held the caller for {self.stalled_s:.3f} s"
+        held = f"held the caller for {self.stalled_s + self.fenced_s:.3f} s"
         return f"step {self.step}: {self.nbytes / 1e6:.1f} MB, {held}{end}"
 
 
@@ -79,8 +91,11 @@ class Save:
         self._nbytes = 0
         self._image_nbytes = 0
         self._written = 0
+        self._lazy_nbytes = 0
         self._stalled_s = 0.0
+        self._fenced_s = 0.0
         self._waited_s = 0.0
+        self._marks: dict[str, float] = {}
         self._progress = self._started
 
     def __repr__(self) -> str:
@@ -128,9 +143,18 @@ class Save:
         with self._lock:
             ended = self._ended if self._error is None else None
             durable = ended - self._started if ended is not None else None
-            rate = self._nbytes / durable / 1e9 if durable else None
             return SaveStats(
-                self.step, self._nbytes, self._stalled_s, self._waited_s, durable, rate
+                step=self.step,
+                nbytes=self._nbytes,
+                lazy_nbytes=self._lazy_nbytes,
+                stalled_s=self._stalled_s,
+                fenced_s=self._fenced_s,
+                waited_s=self._waited_s,
+                planned_s=self._marks.get("planned"),
+                staged_s=self._marks.get("staged"),
+                drained_s=self._marks.get("drained"),
+                durable_s=durable,
+                gb_per_s=self._nbytes / durable / 1e9 if durable else None,
             )
 
     @property
@@ -148,9 +172,26 @@ class Save:
                 self._stage = stage
             self._progress = monotonic()
 
-    def _planned(self, nbytes: int, image_nbytes: int) -> None:
+    def _planned(self, plan: Plan) -> None:
         with self._lock:
-            self._nbytes, self._image_nbytes = nbytes, image_nbytes
+            self._nbytes, self._image_nbytes = plan.payload, plan.nbytes
+            self._lazy_nbytes = sum(s.nbytes for s in plan.segments if s.lazy)
+            self._mark("planned")
+
+    def _mark(self, name: str) -> None:
+        self._marks[name] = monotonic() - self._started
+
+    def _staged(self) -> None:
+        with self._lock:
+            self._mark("staged")
+
+    def _drained(self) -> None:
+        with self._lock:
+            self._mark("drained")
+
+    def _fenced(self, seconds: float) -> None:
+        with self._lock:
+            self._fenced_s += seconds
 
     def _wrote(self, nbytes: int) -> None:
         with self._lock:
@@ -171,15 +212,26 @@ class Save:
             if self._error is not None:
                 return
             message = f"the save of step {self.step} failed while {self._stage}: {error}"
-            kind = SaveTimeoutError if isinstance(error, TimeoutError) else SaveError
-            self._error = kind(message, step=self.step)
+            self._error = _kind(error)(message, step=self.step)
             self._error.__cause__ = error
             self._stage = "failed"
-        log.error("%s", message, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
+        level = logging.WARNING if isinstance(error, SaveSkippedError) else logging.ERROR
+        debug = error if log.isEnabledFor(logging.DEBUG) else None
+        log.log(level, "%s", message, exc_info=debug)
 
     def _failed(self) -> bool:
         with self._lock:
             return self._error is not None
+
+    def _changed(self) -> str | None:
+        """Return which tensor changed before it was copied, where that is why it failed."""
+        with self._lock:
+            cause = None if self._error is None else self._error.__cause__
+        return cause.key if isinstance(cause, ChangedError) else None
+
+    def _skipped(self) -> bool:
+        with self._lock:
+            return self._is_skip()
 
     def _end(self) -> None:
         with self._lock:
@@ -198,12 +250,21 @@ class Save:
 
     def _has_unseen(self) -> bool:
         with self._lock:
-            return self._error is not None and not self._seen
+            return self._error is not None and not self._seen and not self._is_skip()
+
+    def _is_skip(self) -> bool:
+        return isinstance(self._error, SaveSkippedError)
 
     def _unseen(self) -> SaveError | None:
         """Return an error that nobody was given yet, and count it as given."""
         with self._lock:
-            if self._seen:
-                return None
+            if self._seen or self._is_skip():
+                return None  # whoever asked for `busy` was not promised every save
             self._seen = self._error is not None
             return self._error
+
+
+def _kind(error: BaseException) -> type[SaveError]:
+    if isinstance(error, SaveSkippedError):
+        return SaveSkippedError
+    return SaveTimeoutError if isinstance(error, TimeoutError) else SaveError

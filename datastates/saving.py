@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
@@ -13,18 +14,22 @@ from typing import Any
 
 from .arena import Arena, ArenaStatistics
 from .catalog import Catalog
-from .errors import ClosedError, DatastatesError, StorageError
+from .errors import ClosedError, DatastatesError, StorageError, UsageError
+from .guard import Guard, Optimizer
 from .job import Job
 from .manifest import check_room
 from .memory import available_nbytes
-from .pipeline import Pipeline
-from .plan import make_plan
+from .names import Path
+from .pipeline import Busy, Pipeline
+from .plan import Plan
+from .planner import Planner
+from .provider import ArrayLeaf
 from .registry import Providers
 from .save import Save, SaveStatus
 from .tier import Record, Tier
 from .tree import flatten
 
-__all__ = ["Saver", "Statistics"]
+__all__ = ["SaveOptions", "Saver", "Statistics"]
 
 _MIN_DEFAULT_ARENA_NBYTES = 64 << 20
 
@@ -39,28 +44,34 @@ class Statistics:
     durable: int
     """Saves that were committed."""
     failed: int
-    """Saves that were not."""
+    """Saves that were not, by a fault."""
+    skipped: int
+    """Saves that were given up, as `busy` asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOptions:
+    """What the user has chosen for all saves; see `Checkpointer`."""
+
+    arena_nbytes: int | None
+    kept: int
+    """How many steps retention keeps at least, to tell whether there is room."""
+    stall_timeout_s: float
+    exit_timeout_s: float
+    busy: Busy = "wait"
+    full_check: bool = False
 
 
 class Saver:
     """Turns states into saves. The pipeline with its threads and arena is made at the first one."""
 
-    def __init__(
-        self,
-        tier: Tier,
-        catalog: Catalog,
-        *,
-        arena_nbytes: int | None,
-        kept: int,
-        stall_timeout_s: float,
-        exit_timeout_s: float,
-    ) -> None:
-        """`kept` is how many steps retention keeps at least, to tell whether there is room."""
-        if arena_nbytes is not None:
-            Arena(arena_nbytes)  # refuses what is too small, now rather than at the first save
-        self._tier, self._catalog = tier, catalog
-        self._arena_nbytes, self._kept = arena_nbytes, kept
-        self._stall_timeout_s, self._exit_timeout_s = stall_timeout_s, exit_timeout_s
+    def __init__(self, tier: Tier, catalog: Catalog, options: SaveOptions) -> None:
+        if options.arena_nbytes is not None:
+            Arena(options.arena_nbytes)  # refuses what is too small now, not at the first save
+        self._tier, self._catalog, self._options = tier, catalog, options
+        self._guard = Guard()
+        self._planner = Planner()
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._pipeline: Pipeline | None = None
         self._saves: list[Save] = []
@@ -79,14 +90,14 @@ class Saver:
         providers: Providers,
         metrics: Mapping[str, float],
         metadata: Mapping[str, Any],
+        lazy: Sequence[Path] = (),
     ) -> Save:
         """Capture a state and leave the rest to the pipeline; see `Checkpointer.save_async`."""
-        if self._closed:
-            raise ClosedError("this checkpointer is closed")
+        self._check_usable()
         started = monotonic()
         pipeline = self._open_pipeline()
         flat = flatten(state, providers)
-        plan = make_plan(flat.leaves, pipeline.arena.budget)
+        plan = self._plan(flat.leaves, lazy, pipeline.arena.budget)
         check_room(plan.arrays, flat.skeleton)
         try:
             save = self._number(step, started)
@@ -94,7 +105,7 @@ class Saver:
             save = self._add(Save(self._taken + 1, started))
             pipeline.refuse(save, error)
             return save
-        save._planned(plan.payload, plan.nbytes)
+        save._planned(plan)
         number = save.step
 
         def record() -> Record:
@@ -102,8 +113,47 @@ class Saver:
             return Record(number, plan.payload, now, metrics, metadata)
 
         self._warn_space(plan.nbytes)
-        pipeline.submit(Job(save, plan, flat.skeleton, [leaf for _, leaf in flat.leaves], record))
+        leaves = [leaf for _, leaf in flat.leaves]
+        full = self._options.full_check
+        pipeline.submit(Job(save, plan, flat.skeleton, leaves, record, full=full))
         return save
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ClosedError("this checkpointer is closed")
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "this checkpointer belongs to the process that made it: a forked one has none of "
+                "its threads; make another there, for another location"
+            )
+
+    def _plan(
+        self, leaves: Sequence[tuple[Path, ArrayLeaf]], vouched: Sequence[Path], arena_nbytes: int
+    ) -> Plan:
+        for save in self._saves:
+            changed = save._changed()
+            if changed is not None:
+                self._guard.distrust(changed)
+        with self._lock:
+            return self._planner.plan(leaves, arena_nbytes, self._guard.lazy(leaves, vouched))
+
+    def guard(self, optimizers: Sequence[Optimizer]) -> None:
+        """See `Checkpointer.guard`."""
+        self._check_usable()
+        fence = weakref.WeakMethod(self.fence)
+
+        def fence_if_alive() -> None:
+            found = fence()
+            if found is not None:
+                found()
+
+        for optimizer in optimizers:
+            self._guard.add(optimizer, fence_if_alive)
+
+    def fence(self) -> None:
+        """See `Checkpointer.fence`."""
+        if self._pipeline is not None and os.getpid() == self._pid:
+            self._pipeline.fence()
 
     def _number(self, step: int | None, started: float) -> Save:
         """Make the save, with the next free number unless one was asked for."""
@@ -127,11 +177,12 @@ class Saver:
                 budget = max(_MIN_DEFAULT_ARENA_NBYTES, available_nbytes() // 4)
                 self._pipeline = Pipeline(
                     self._tier,
-                    Arena(self._arena_nbytes or budget),
+                    Arena(self._options.arena_nbytes or budget),
                     catalog.committed,
                     opened=catalog.sweep,
-                    stall_timeout_s=self._stall_timeout_s,
-                    exit_timeout_s=self._exit_timeout_s,
+                    stall_timeout_s=self._options.stall_timeout_s,
+                    exit_timeout_s=self._options.exit_timeout_s,
+                    busy=self._options.busy,
                 )
                 weakref.finalize(self, self._pipeline.stop)
             return self._pipeline
@@ -145,7 +196,7 @@ class Saver:
             free = self._tier.free_nbytes()
         except DatastatesError:
             return
-        states = self._kept + 1
+        states = self._options.kept + 1
         if free is not None and free < states * nbytes:
             warnings.warn(
                 f"{self._tier!r} has {free / 1e9:.1f} GB free; keeping {states - 1} steps and "
@@ -157,9 +208,10 @@ class Saver:
     def statistics(self) -> Statistics:
         """See `Checkpointer.statistics`."""
         if self._pipeline is None:
-            return Statistics(ArenaStatistics(0, 0, 0), (), 0, 0)
+            return Statistics(ArenaStatistics(0, 0, 0), (), 0, 0, 0)
         p = self._pipeline
-        return Statistics(p.arena.statistics(), tuple(p.in_flight()), p.durable, p.failed)
+        in_flight = tuple(p.in_flight())
+        return Statistics(p.arena.statistics(), in_flight, p.durable, p.failed, p.skipped)
 
     def wait(self, timeout_s: float | None) -> None:
         """See `Checkpointer.wait`."""
@@ -170,6 +222,7 @@ class Saver:
     def close(self, timeout_s: float) -> None:
         """Take no more saves, and wait until those under way have ended."""
         self._closed = True
+        self._guard.close()
         if self._pipeline is not None:
             self._pipeline.close(timeout_s)
 

@@ -1,22 +1,32 @@
 """Snapshot: the bytes of the leaves, copied and checksummed, as of one moment.
 
-Here the snapshot is eager: every byte is in the arena before the caller goes on, so nothing that
-the caller does afterwards can reach it. Copies run on our own threads, because torch's pool
-collapses on busy cores, and in blocks that stay in the cache between copy and checksum.
+What is copied before `save_async` returns cannot be reached by anything that follows. What is
+copied later is proven not to have been: its watch's stamp is the one of the call, and a
+fingerprint of every piece, taken in the call, is found in the copy. A torn copy is an error that
+names the tensor; it is never published.
+
+Copies from host memory run on our own threads, because torch's pool collapses on busy cores, in
+blocks that stay in the cache between copy and checksum. Copies from devices are queued on their
+own streams (`begin`), many at once, and only then waited for (`finish`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Collection, Hashable, Sequence
 
 import numpy as np
 from crc32c import crc32c
 
-from .grid import CHECKSUM_NBYTES, Grid, align
-from .plan import Segment
-from .provider import ArrayLeaf, Bytes
+from .device import Bytes, Device, Event, Transfer
+from .errors import ChangedError
+from .fingerprint import Fingerprint
+from .grid import CHECKSUM_NBYTES, Piece
+from .manifest import Array
+from .plan import Extent, Segment
+from .provider import ArrayLeaf
 
-__all__ = ["Image", "checksum_padding", "fill_extent"]
+__all__ = ["Image", "checksum_padding"]
 
 _BLOCK_NBYTES = 1 << 20
 _ZEROS = bytes(1 << 16)
@@ -30,43 +40,186 @@ def checksum_padding(checksum: int, nbytes: int) -> int:
     return checksum
 
 
-def fill_extent(leaf: ArrayLeaf, grid: Grid, index: int, out: Bytes) -> int:
-    """Copy chunk `index` of a leaf into `out`: values, padding, checksum; return the checksum."""
-    piece = grid.piece(index)
-    checksum = 0
-    for start in range(0, piece.nbytes, _BLOCK_NBYTES):
-        block = out[start : min(start + _BLOCK_NBYTES, piece.nbytes)]
-        leaf.source.read(piece.start + start, block)
-        checksum = crc32c(block.data, checksum)
-    if piece.padding:
-        out[piece.nbytes : -CHECKSUM_NBYTES] = 0
-        checksum = checksum_padding(checksum, piece.padding)
-    out[-CHECKSUM_NBYTES:] = np.frombuffer(checksum.to_bytes(4, "little"), np.uint8)
-    return checksum
-
-
 class Image:
-    """The leaves of one save on their way into the arena; drops them once they are copied."""
+    """The leaves of one save on their way into the arena; drops them once they are copied.
 
-    def __init__(self, leaves: Sequence[ArrayLeaf], grids: Sequence[Grid]) -> None:
-        self._leaves = list(leaves)
-        self._grids = grids
-        self._sums = [[0] * grid.count for grid in grids]
+    Life: `capture` in the call; `begin` and `finish` for each segment, from any thread;
+    `settle` in the caller's thread, when it is about to change what is lazy.
+    """
+
+    def __init__(self, arrays: Sequence[Array], leaves: Sequence[ArrayLeaf]) -> None:
+        self._arrays, self._leaves = arrays, list(leaves)
+        self._grids = [array.grid for array in arrays]
+        self._sums = [[0] * grid.count for grid in self._grids]
+        self._stamps: dict[int, Hashable] = {}
+        self._prints: dict[int, Fingerprint] = {}
+        self._expected: dict[int, list[int]] = {}
+        self._marks: dict[Device, Event] = {}
+        self._last: dict[Device, Event] = {}
+        self._lock = threading.Lock()
+        self._settled = False
+
+    # The call.
+
+    def capture(self, lazy: Collection[int], *, full: bool) -> None:
+        """Note how things stand now: the order on devices, and what tells a change of the lazy.
+
+        Args:
+            lazy: arrays that will be copied after the call; each has a watch.
+            full: read all of them, to catch the change of a single byte.
+        """
+        for device in dict.fromkeys(leaf.device for leaf in self._leaves):
+            if device is not None:
+                self._marks[device] = device.mark()
+        for i in lazy:
+            watch = self._leaves[i].watch
+            if watch is None or not self._arrays[i].extents:
+                continue
+            self._stamps[i] = watch.stamp()
+            self._prints[i] = Fingerprint(watch, self._grids[i])
+            if full:
+                self._expected[i] = self._checksums_of(i)
+
+    def _checksums_of(self, i: int) -> list[int]:
+        grid, source = self._grids[i], self._leaves[i].source
+        block = np.empty(min(_BLOCK_NBYTES, grid.chunk_nbytes), np.uint8)
+        sums = []
+        for piece in map(grid.piece, range(grid.count)):
+            checksum = 0
+            for start in range(0, piece.nbytes, len(block)):
+                part = block[: min(len(block), piece.nbytes - start)]
+                source.read(piece.start + start, part)
+                checksum = crc32c(part.data, checksum)
+            sums.append(checksum_padding(checksum, piece.padding))
+        return sums
+
+    @property
+    def devices(self) -> Collection[Device]:
+        """The devices that leaves lie on; known once they were captured."""
+        return self._marks.keys()
+
+    # The copies.
 
     def fill(self, segment: Segment, data: Bytes) -> None:
-        """Copy a segment into its piece of the arena. Several threads, a segment each."""
+        """Copy a segment into its piece of the arena; blocks until it is there."""
+        self.finish(segment, data, self.begin(segment, data))
+
+    def begin(self, segment: Segment, data: Bytes) -> Event | None:
+        """Queue what a device has to copy of a segment; None where it is the host's.
+
+        Raises:
+            ChangedError: a lazy one of them has changed since the call.
+        """
+        device = self._leaves[segment.extents[0].array].device
+        if device is None:
+            return None
+        transfers = []
+        for extent in segment.extents:
+            piece = self._grids[extent.array].piece(extent.index)
+            source = self._leaves[extent.array].source
+            at = extent.offset - segment.offset
+            transfers.append(Transfer(source, piece.start, at, piece.nbytes))
+        event = device.copy(transfers, data, self._marks[device])
+        try:
+            with self._lock:
+                self._last[device] = event
+                if not self._settled:
+                    self._check_stamps({extent.array for extent in segment.extents})
+        except BaseException:
+            event.wait()  # it writes there until then
+            raise
+        return event
+
+    def finish(self, segment: Segment, data: Bytes, copied: Event | None) -> None:
+        """Complete a segment: copies of host memory, checksums, padding; compare what is lazy.
+
+        Raises:
+            ChangedError: a lazy leaf has changed since the call.
+        """
+        if copied is not None:
+            copied.wait()
+        stop = 0
         for extent in segment.extents:
             start = extent.offset - segment.offset
+            data[stop:start] = 0  # what another save left there must not reach the disk
             stop = start + extent.nbytes
-            i = extent.array
-            self._sums[i][extent.index] = fill_extent(
-                self._leaves[i], self._grids[i], extent.index, data[start:stop]
-            )
-            data[stop : align(stop)] = 0  # what another save left there must not reach the disk
+            self._finish_extent(extent, data[start:stop], copied is not None)
+        data[stop : segment.nbytes] = 0
+        with self._lock:
+            if not self._settled or copied is None:
+                self._check_stamps({extent.array for extent in segment.extents})
+
+    def _finish_extent(self, extent: Extent, out: Bytes, there: bool) -> None:
+        i, grid = extent.array, self._grids[extent.array]
+        piece = grid.piece(extent.index)
+        checksum = self._checksum(i, piece, out, there)
+        if piece.padding:
+            out[piece.nbytes : -CHECKSUM_NBYTES] = 0
+            checksum = checksum_padding(checksum, piece.padding)
+        out[-CHECKSUM_NBYTES:] = np.frombuffer(checksum.to_bytes(4, "little"), np.uint8)
+        self._sums[i][extent.index] = checksum
+        if i in self._prints and not self._prints[i].matches(extent.index, out[: piece.nbytes]):
+            raise self._changed(i)
+        if i in self._expected and self._expected[i][extent.index] != checksum:
+            raise self._changed(i)
+
+    def _checksum(self, i: int, piece: Piece, out: Bytes, there: bool) -> int:
+        """Copy a piece, unless it is there, and return its checksum, block by block."""
+        leaf, checksum = self._leaves[i], 0
+        for start in range(0, piece.nbytes, _BLOCK_NBYTES):
+            block = out[start : min(start + _BLOCK_NBYTES, piece.nbytes)]
+            if not there:
+                self._check_stamps((i,))  # its memory may be gone
+                leaf.source.read(piece.start + start, block)
+            checksum = crc32c(block.data, checksum)
+        return checksum
+
+    def _check_stamps(self, arrays: Collection[int]) -> None:
+        for i in arrays:
+            if i in self._stamps:
+                watch = self._leaves[i].watch
+                if watch is None or watch.stamp() != self._stamps[i]:
+                    raise self._changed(i)
+
+    def _changed(self, i: int) -> ChangedError:
+        name = self._arrays[i].node
+        return ChangedError(
+            f"{name} changed after save_async and before it was copied, outside of the step of a "
+            "guarded optimizer; call fence() before you change it, or do not make it lazy",
+            key=name,
+        )
+
+    # The order of what follows.
+
+    def hold_devices(self) -> None:
+        """Let what this thread queues from now on run behind the copies that have begun."""
+        with self._lock:
+            last = list(self._last.items())
+        for device, event in last:
+            device.hold(event)
+
+    def settle(self) -> None:
+        """Allow the caller to change what was lazy; every segment has begun.
+
+        From here on counters may move: on a device the copies may not have ended, but what the
+        caller queues now runs behind them.
+
+        Raises:
+            ChangedError: a lazy leaf has changed before.
+        """
+        with self._lock:
+            if not self._settled:
+                self._check_stamps([i for i in self._stamps if self._leaves[i].device is not None])
+            self._settled = True
+        self.hold_devices()
 
     def drop_sources(self) -> None:
         """Let go of the caller's memory; called when all is copied, or nothing more will be."""
-        self._leaves.clear()
+        with self._lock:
+            self._settled = True
+            for kept in (self._stamps, self._prints, self._expected, self._marks, self._last):
+                kept.clear()
+            self._leaves.clear()
 
     def checksums(self, counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         """Return the checksums of each array's `counts` extents, once all are filled."""

@@ -1,17 +1,22 @@
-"""The caller's half of the pipeline: leaves into the arena, on copying threads of our own.
+"""The first half of the pipeline: leaves into the arena, on copying threads of our own.
 
-The caller asks the arena for one piece after the other, so a full arena is what holds it back, and
-hands each to the copiers. Nothing here knows where the bytes go next.
+What is not lazy is copied, or queued on its device, while the caller waits: it asks the arena for
+one piece after the other, so a full arena is what holds it back. What is lazy follows on a thread
+of ours. The fence is where the caller waits for that: for copies of host memory to end, for copies
+of devices to be queued, for storage only where the arena is too small to take all of it.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
+from functools import partial
 from time import monotonic
 
 from .arena import Arena, Region
-from .errors import SaveError
-from .job import Countdown, Job
+from .device import Event
+from .errors import SaveError, SaveTimeoutError
+from .job import Countdown, Job, kept_going
 from .plan import Segment
 from .workers import Workers
 
@@ -19,21 +24,29 @@ __all__ = ["Stager"]
 
 
 class Stager:
-    """Fills the arena with one job after the other; the caller of `stage` is the one who waits."""
+    """Fills the arena with one job after the other; never with two at once."""
 
     def __init__(self, arena: Arena, stall_timeout_s: float, copiers: int = 0) -> None:
         self._arena, self._stall_timeout_s = arena, stall_timeout_s
         cores = len(os.sched_getaffinity(0))
         self._copiers = Workers(copiers or max(1, min(4, cores)), "datastates-copy")
+        self._behind = Workers(1, "datastates-stage")
 
-    def stage(self, job: Job) -> None:
-        """Fill the arena with the job's segments; whatever happens, the saver hears the end."""
-        copies = Countdown()
+    def stage(self, job: Job, ended: Callable[[], None]) -> None:
+        """Capture a job and fill the arena with what cannot wait; the rest follows behind.
+
+        `ended` is called once nothing of the job will touch the caller's memory any more. Whatever
+        happens, the saver hears the end.
+        """
+        host, device = Countdown(), Countdown()
         try:
             job.save._enter("copying")
-            self._arena.reserve(job.plan.nbytes)
-            self._copy_all(job, copies)
-            copies.wait()
+            job.capture()
+            for each in job.image.devices:
+                self._arena.pin_for(each)
+            self._fill(job, (s for s in job.plan.segments if not s.lazy), host, device)
+            job.image.hold_devices()
+            host.wait()
         except Exception as error:
             job.fail(error)
         except BaseException:  # the caller's own: Ctrl-C while this blocks, for instance
@@ -41,33 +54,78 @@ class Stager:
             raise
         finally:
             try:
-                copies.wait()
-                job.image.drop_sources()
+                host.wait()
                 job.save._returned()
             finally:
-                job.ready.put(None)
+                self._behind.submit(lambda: self._follow(job, host, device, ended))
 
-    def _copy_all(self, job: Job, copies: Countdown) -> None:
-        for segment in job.plan.segments:
+    def _follow(
+        self, job: Job, host: Countdown, device: Countdown, ended: Callable[[], None]
+    ) -> None:
+        """Stage what is lazy; runs behind the caller."""
+        try:
+            self._fill(job, (s for s in job.plan.segments if s.lazy), host, device)
+        except BaseException as error:
+            job.fail(error)
+        with kept_going(f"staging step {job.save.step}"):
+            host.wait()
+            job.settled.set()
+            device.wait()
+            job.image.drop_sources()
+            job.save._staged()
+        job.ready.put(None)
+        job.staged.set()
+        ended()
+
+    def _fill(
+        self, job: Job, segments: Iterable[Segment], host: Countdown, device: Countdown
+    ) -> None:
+        for segment in segments:
+            if job.save._failed():
+                return
             before = monotonic()
             region = self._arena.acquire(segment.nbytes, self._stall_timeout_s)
             job.save._waited(monotonic() - before)
-            if job.save._failed():
+            try:
+                copied = job.image.begin(segment, region.data)
+            except BaseException:
+                self._arena.release(region)
+                raise
+            out = host if copied is None else device
+            out.add()
+            self._copiers.submit(partial(self._copy, job, segment, region, copied, out))
+
+    def _copy(
+        self, job: Job, segment: Segment, region: Region, copied: Event | None, out: Countdown
+    ) -> None:
+        try:
+            if copied is None and job.save._failed():
                 self._arena.release(region)
                 return
-            copies.add()
-            self._copiers.submit(lambda s=segment, r=region: self._copy(job, s, r, copies))  # type: ignore[misc]
-
-    def _copy(self, job: Job, segment: Segment, region: Region, copies: Countdown) -> None:
-        try:
-            job.image.fill(segment, region.data)
+            job.image.finish(segment, region.data, copied)
             job.ready.put((segment, region))
         except BaseException as error:
             job.fail(error)
             self._arena.release(region)
         finally:
-            copies.done()
+            out.done()
+
+    def fence(self, job: Job) -> None:
+        """Wait until the caller may change what is lazy in a job; the save's faults stay its own.
+
+        A save that does not get there by the deadline fails, and the caller goes on.
+        """
+        before = monotonic()
+        if not job.settled.wait(self._stall_timeout_s):
+            where = f"after {self._stall_timeout_s:g} s at the fence: the tiers do not drain"
+            job.fail(SaveTimeoutError(f"not copied {where} the arena"))
+        try:
+            job.image.settle()
+        except Exception as error:
+            job.fail(error)
+        job.save._fenced(monotonic() - before)
 
     def close(self) -> None:
         """Let the threads go."""
         self._copiers.close()
+        self._behind.close()

@@ -31,6 +31,7 @@ __all__ = [
     "DurableTier",
     "Entry",
     "Incomplete",
+    "Place",
     "Record",
     "StepReader",
     "StepWriter",
@@ -83,6 +84,17 @@ class Damage:
         return f"{self.name}: {self.reason}"
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A part of a file of a step."""
+
+    file: str
+    """Path of the file, below the step."""
+    offset: int
+    """First byte in the file."""
+    nbytes: int
+
+
 class StepWriter(ABC):
     """One step on its way into a tier; see the module for the order of calls."""
 
@@ -91,6 +103,7 @@ class StepWriter(ABC):
         """Store the extents of one segment. Several threads at once; blocks until handed over.
 
         `data` is the segment's part of the image; it is page-aligned, and not kept after return.
+        What lies between and behind its extents is zero, and the writer's to use.
 
         Raises:
             StorageError: it could not be stored; the step can only be aborted then.
@@ -148,6 +161,16 @@ class StepReader(ABC):
         """
         return []
 
+    def as_zarr(self) -> Mapping[str, bytes | Place] | None:
+        """Return the keys of the step as a Zarr store: contents, or where they lie.
+
+        None where the step does not lie in files.
+
+        Raises:
+            CorruptError: the manifest cannot be read.
+        """
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Give back what the reader holds. Reads under way must have ended."""
@@ -164,6 +187,9 @@ class Tier(ABC):
 
     scheme: ClassVar[str]
     """Its name among the entry points, and in locations (`scheme://…`)."""
+
+    layouts: ClassVar[Sequence[str]] = ()
+    """What its keyword `layout` takes beside "auto", if it has one."""
 
     def __init__(self, location: str) -> None:
         self.location = location

@@ -20,6 +20,7 @@ from datastates.errors import FormatError
 from datastates.provider import ArrayLeaf, Finish, LeafRef, Loader, Provider, Saver
 from datastates.sources import ArraySink, is_c_order, is_dense, is_disjoint
 
+from .torch_device import device_of
 from .torch_memory import (
     DTYPES,
     NAMES,
@@ -29,6 +30,7 @@ from .torch_memory import (
     destination,
     memory_of,
     source_of,
+    watch_of,
 )
 from .torch_parts import finished, join_half, join_sparse, put, split_half, split_sparse, status
 
@@ -90,7 +92,8 @@ class TensorProvider(Provider):
         _check_storage(value, saver)
         plain = value.detach().resolve_conj().resolve_neg()
         own = plain.data_ptr() == value.data_ptr()
-        leaf = ArrayLeaf(name, shape, source_of(plain), memory_of(plain) if own else None)
+        memory, watch = (memory_of(plain), watch_of(plain)) if own else (None, None)
+        leaf = ArrayLeaf(name, shape, source_of(plain), memory, watch, device_of(plain))
         return data | {"array": saver.array(leaf)}
 
     def join(self, data: Any, target: Any, loader: Loader) -> Finish:

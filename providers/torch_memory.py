@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from datastates.dtypes import ITEMSIZE
 from datastates.errors import NoMemoryError, UsageError
-from datastates.provider import Bytes, LeafRef, Loader, Memory, Sink, Source
+from datastates.provider import Bytes, LeafRef, Loader, Memory, Sink, Source, Watch
 from datastates.sources import ArraySink, ArraySource, bytes_of, is_dense, walk
 
 Tensor = torch.Tensor
@@ -70,13 +71,46 @@ class DeviceSource:
     """The bytes of a tensor on an accelerator; each read is one copy to the host."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._flat = raw(tensor).contiguous().view(-1)
+        self.flat = raw(tensor).contiguous().view(-1)
+        """The elements in C order, on the device: the tensor's own where it lies so."""
 
     def read(self, start: int, out: Bytes) -> None:
         """Copy `[start, start + len(out))` into `out`; blocks until it is there."""
-        size = self._flat.element_size()
-        part = self._flat[start // size : (start + len(out)) // size]
+        size = self.flat.element_size()
+        part = self.flat[start // size : (start + len(out)) // size]
         torch.from_numpy(out).view(part.dtype).copy_(part)
+
+
+class TensorWatch:
+    """Tells whether a tensor changed: its version counter, its storage, and its elements."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self._storage = tensor.untyped_storage()
+
+    def stamp(self) -> Hashable:
+        """See `Watch.stamp`."""
+        return self._tensor._version, self._storage.data_ptr(), self._storage.nbytes()
+
+    def sample(self, items: npt.NDArray[np.int64]) -> Callable[[], Bytes]:
+        """See `Watch.sample`."""
+        if self._tensor.device.type == "cpu":
+            array = as_numpy(self._tensor)
+            if array.flags.c_contiguous:
+                found = array.reshape(-1)[items]
+            else:
+                found = array[np.unravel_index(items, array.shape)]
+            return lambda: bytes_of(found)
+        where = torch.from_numpy(items).to(self._tensor.device)
+        values = raw(self._tensor).reshape(-1)[where]
+        return lambda: bytes_of(values.cpu().numpy())
+
+
+def watch_of(tensor: Tensor) -> Watch | None:
+    """Return what tells whether a tensor changes; None where there is no counter to ask."""
+    if tensor.is_inference() or not (tensor.device.type == "cpu" or tensor.is_contiguous()):
+        return None
+    return TensorWatch(tensor)
 
 
 class DeviceSink:

@@ -79,7 +79,7 @@ def sample_step(seed: int = 0, limit_nbytes: int = 128 << 10) -> SampleStep:
     }
     leaves = [_leaf(array) for array in arrays.values()]
     plan = make_plan([*zip(arrays, leaves, strict=True)], 4 * (limit_nbytes + 2 * PAGE))
-    image = Image(leaves, [array.grid for array in plan.arrays])
+    image = Image(plan.arrays, leaves)
     memory = allocate(plan.nbytes)
     for segment in plan.segments:
         image.fill(segment, memory[segment.offset : segment.offset + segment.nbytes])
