@@ -29,6 +29,7 @@ from .registry import Providers, installed
 from .retention import Mode, Retention
 from .save import Save, SaveStats
 from .saving import SaveOptions, Saver, Statistics
+from .signals import Preemption
 from .tier import Tier
 from .verification import VerifyReport, verify
 
@@ -125,6 +126,7 @@ class Checkpointer:
         self._extra_providers = tuple(providers)
         self._read_timeout_s, self._close_timeout_s = read_timeout_s, close_timeout_s
         self._recovery: Recovery | None = None
+        self._preemption = Preemption(self._saver.drain)
 
     def __repr__(self) -> str:
         in_flight = len(self.statistics().in_flight)
@@ -170,7 +172,7 @@ class Checkpointer:
             UsageError: an argument is wrong.
             ClosedError: after `close()`.
         """
-        return self._saver.start(
+        save = self._saver.start(
             state,
             None if step is None else check_step(step),
             self._providers,
@@ -178,6 +180,8 @@ class Checkpointer:
             check_metadata(metadata),
             check_parts("lazy", lazy) or (),
         )
+        self._preemption.saved()
+        return save
 
     def save(self, state: object, **options: Any) -> SaveStats:
         """Save `state` and wait until it is durable; as `save_async(...).result()`."""
@@ -207,6 +211,27 @@ class Checkpointer:
         save that keeps you longer than `stall_timeout_s` fails.
         """
         self._saver.fence()
+
+    def on_signal(self, *signums: int, grace_s: float = 30.0, take_last: bool = False) -> None:
+        """Lose nothing to a signal that announces the end, such as SIGTERM; until `close()`.
+
+        When it comes, the saves under way are finished, for at most `grace_s` seconds, and then
+        happens what would have happened without this: your own handler runs, or the process ends
+        by the signal. With `take_last` training goes on until your next `save_async`, which is
+        finished so; look at `preempted` to make it come soon. If it has not come when the grace
+        time is over, the signal is sent again, and ends the process.
+
+        Raises:
+            UsageError: not in the main thread, or no signal that can be handled.
+        """
+        check_positive(grace_s=grace_s)
+        for signum in signums:
+            self._preemption.install(signum, grace_s, take_last=take_last)
+
+    @property
+    def preempted(self) -> bool:
+        """True once a signal of `on_signal` has come: a good moment to save."""
+        return self._preemption.received
 
     # Restoring.
 
@@ -349,6 +374,7 @@ class Checkpointer:
         """
         if self._saver.closed:
             return
+        self._preemption.uninstall()
         self._saver.close(self._close_timeout_s if timeout is None else timeout)
         self._tier.close()  # not where a save has not ended: it still writes there
         self._saver.raise_unseen()

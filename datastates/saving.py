@@ -215,9 +215,17 @@ class Saver:
 
     def wait(self, timeout_s: float | None) -> None:
         """See `Checkpointer.wait`."""
+        self.drain(timeout_s)
+        self.raise_unseen()
+
+    def drain(self, timeout_s: float | None) -> None:
+        """Wait until every save has ended, well or not.
+
+        Raises:
+            SaveTimeoutError: one has not, after `timeout_s` seconds.
+        """
         if self._pipeline is not None:
             self._pipeline.drain(timeout_s)
-        self.raise_unseen()
 
     def close(self, timeout_s: float) -> None:
         """Take no more saves, and wait until those under way have ended."""

@@ -31,8 +31,8 @@ __all__ = [
     "DurableTier",
     "Entry",
     "Incomplete",
-    "Place",
     "Record",
+    "Span",
     "StepReader",
     "StepWriter",
     "Tier",
@@ -85,7 +85,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Span:
     """A part of a file of a step."""
 
     file: str
@@ -161,7 +161,7 @@ class StepReader(ABC):
         """
         return []
 
-    def as_zarr(self) -> Mapping[str, bytes | Place] | None:
+    def as_zarr(self) -> Mapping[str, bytes | Span] | None:
         """Return the keys of the step as a Zarr store: contents, or where they lie.
 
         None where the step does not lie in files.
