@@ -44,6 +44,8 @@ class Job:
     """Makes the commit record, at the moment of the commit."""
     full: bool = False
     """Read the lazy leaves whole, in the call, to tell whether they change."""
+    packed: bytes | None = None
+    """The skeleton as msgpack, where it is there already."""
     image: Image = field(init=False)
     settled: threading.Event = field(default_factory=threading.Event)
     """Set once the caller may change what is lazy: it is copied, or queued on its device."""
@@ -55,7 +57,7 @@ class Job:
     """Filled pieces for the saver; None ends them."""
 
     def __post_init__(self, leaves: Sequence[ArrayLeaf]) -> None:
-        self.image = Image(self.plan.arrays, leaves)
+        self.image = Image(self.plan, leaves)
 
     @property
     def lazy(self) -> bool:
@@ -74,8 +76,8 @@ class Job:
 
     def manifest(self) -> Manifest:
         """Return the manifest, once every extent is filled."""
-        sums = self.image.checksums([array.extents for array in self.plan.arrays])
-        return Manifest(self.plan.arrays, sums, self.skeleton, self.plan.nbytes)
+        sums, arrays = self.image.checksums(), self.plan.arrays
+        return Manifest(arrays, sums, self.skeleton, self.plan.nbytes, packed=self.packed)
 
 
 class Countdown:

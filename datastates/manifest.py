@@ -9,7 +9,7 @@ relies on, so what is in a `Manifest` can be trusted to be consistent with itsel
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -96,6 +96,8 @@ class Manifest:
     """Length of the image."""
     rank: int = 0
     world_size: int = 1
+    packed: bytes | None = field(default=None, compare=False, repr=False)
+    """The skeleton as msgpack, where `check_room` has made it already."""
 
     def aliases(self) -> Iterator[tuple[Array, Array]]:
         """Yield each array that is stored under another name, with that other one."""
@@ -110,7 +112,7 @@ def encode(manifest: Manifest) -> bytes:
     Raises:
         StateError: it is too long to be read again.
     """
-    skeleton = check_room(manifest.arrays, manifest.skeleton)
+    skeleton = manifest.packed or check_room(manifest.arrays, manifest.skeleton)
     arrays = [
         [
             *(a.node, a.dtype, a.shape, a.chunk, a.offset, a.inline),

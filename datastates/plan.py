@@ -73,6 +73,8 @@ class Plan:
     """An image before its bytes are there."""
 
     arrays: tuple[Array, ...]
+    grids: tuple[Grid, ...]
+    """Of the arrays, one each."""
     segments: tuple[Segment, ...]
     nbytes: int
     """Length of the image: what an arena that holds all of it needs."""
@@ -206,4 +208,4 @@ def make_plan(
     segments = tuple(_segments(arrays, extents, groups, min(_RUN_NBYTES, limit)))
     nbytes = segments[-1].offset + segments[-1].nbytes if segments else 0
     payload = sum(array.nbytes for array in arrays if array.alias is None)
-    return Plan(tuple(arrays), segments, nbytes, payload)
+    return Plan(tuple(arrays), tuple(a.grid for a in arrays), segments, nbytes, payload)

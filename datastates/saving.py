@@ -98,7 +98,7 @@ class Saver:
         pipeline = self._open_pipeline()
         flat = flatten(state, providers)
         plan = self._plan(flat.leaves, lazy, pipeline.arena.budget)
-        check_room(plan.arrays, flat.skeleton)
+        packed = check_room(plan.arrays, flat.skeleton)
         try:
             save = self._number(step, started)
         except StorageError as error:  # the storage cannot even tell the newest step
@@ -115,7 +115,7 @@ class Saver:
         self._warn_space(plan.nbytes)
         leaves = [leaf for _, leaf in flat.leaves]
         full = self._options.full_check
-        pipeline.submit(Job(save, plan, flat.skeleton, leaves, record, full=full))
+        pipeline.submit(Job(save, plan, flat.skeleton, leaves, record, full, packed))
         return save
 
     def _check_usable(self) -> None:

@@ -22,8 +22,7 @@ from .device import Bytes, Device, Event, Transfer
 from .errors import ChangedError
 from .fingerprint import Fingerprint
 from .grid import CHECKSUM_NBYTES, Piece
-from .manifest import Array
-from .plan import Extent, Segment
+from .plan import Extent, Plan, Segment
 from .provider import ArrayLeaf
 
 __all__ = ["Image", "checksum_padding"]
@@ -47,10 +46,9 @@ class Image:
     `settle` in the caller's thread, when it is about to change what is lazy.
     """
 
-    def __init__(self, arrays: Sequence[Array], leaves: Sequence[ArrayLeaf]) -> None:
-        self._arrays, self._leaves = arrays, list(leaves)
-        self._grids = [array.grid for array in arrays]
-        self._sums = [[0] * grid.count for grid in self._grids]
+    def __init__(self, plan: Plan, leaves: Sequence[ArrayLeaf]) -> None:
+        self._arrays, self._grids, self._leaves = plan.arrays, plan.grids, list(leaves)
+        self._sums: dict[int, dict[int, int]] = {}
         self._stamps: dict[int, Hashable] = {}
         self._prints: dict[int, Fingerprint] = {}
         self._expected: dict[int, list[int]] = {}
@@ -157,7 +155,7 @@ class Image:
             out[piece.nbytes : -CHECKSUM_NBYTES] = 0
             checksum = checksum_padding(checksum, piece.padding)
         out[-CHECKSUM_NBYTES:] = np.frombuffer(checksum.to_bytes(4, "little"), np.uint8)
-        self._sums[i][extent.index] = checksum
+        self._sums.setdefault(i, {})[extent.index] = checksum
         if i in self._prints and not self._prints[i].matches(extent.index, out[: piece.nbytes]):
             raise self._changed(i)
         if i in self._expected and self._expected[i][extent.index] != checksum:
@@ -221,6 +219,7 @@ class Image:
                 kept.clear()
             self._leaves.clear()
 
-    def checksums(self, counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """Return the checksums of each array's `counts` extents, once all are filled."""
-        return tuple(tuple(sums) if n else () for n, sums in zip(counts, self._sums, strict=True))
+    def checksums(self) -> tuple[tuple[int, ...], ...]:
+        """Return the checksums of each array's extents, once all are filled."""
+        found = (self._sums.get(i, {}) for i in range(len(self._arrays)))
+        return tuple(tuple(sums[k] for k in sorted(sums)) for sums in found)

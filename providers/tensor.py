@@ -17,10 +17,9 @@ from torch.nn.parameter import is_lazy
 
 from datastates.dtypes import ITEMSIZE
 from datastates.errors import FormatError
-from datastates.provider import ArrayLeaf, Finish, LeafRef, Loader, Provider, Saver
+from datastates.provider import Finish, LeafRef, Loader, Provider, Saver
 from datastates.sources import ArraySink, is_c_order, is_dense, is_disjoint
 
-from .torch_device import device_of
 from .torch_memory import (
     DTYPES,
     NAMES,
@@ -28,9 +27,7 @@ from .torch_memory import (
     as_numpy,
     c_strides,
     destination,
-    memory_of,
-    source_of,
-    watch_of,
+    leaf_of,
 )
 from .torch_parts import finished, join_half, join_sparse, put, split_half, split_sparse, status
 
@@ -90,11 +87,11 @@ class TensorProvider(Provider):
         if value.is_meta:
             return data | {"meta": [name, list(shape)]}
         _check_storage(value, saver)
-        plain = value.detach().resolve_conj().resolve_neg()
-        own = plain.data_ptr() == value.data_ptr()
-        memory, watch = (memory_of(plain), watch_of(plain)) if own else (None, None)
-        leaf = ArrayLeaf(name, shape, source_of(plain), memory, watch, device_of(plain))
-        return data | {"array": saver.array(leaf)}
+        plain, own = value.detach(), True
+        if value.is_conj() or value.is_neg():
+            plain, own = plain.resolve_conj().resolve_neg(), False
+        data["array"] = saver.array(leaf_of(name, shape, plain, own=own))
+        return data
 
     def join(self, data: Any, target: Any, loader: Loader) -> Finish:
         """See `Provider.join`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch
 
 from datastates.dtypes import ITEMSIZE
 from datastates.errors import NoMemoryError, UsageError
-from datastates.provider import Bytes, LeafRef, Loader, Memory, Sink, Source, Watch
+from datastates.provider import ArrayLeaf, Bytes, LeafRef, Loader, Memory, Sink
 from datastates.sources import ArraySink, ArraySource, bytes_of, is_dense, walk
+
+from .torch_device import device_of
 
 Tensor = torch.Tensor
 
@@ -67,12 +70,52 @@ def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(max(1, n) for n in shape[d + 1 :]) for d in range(len(shape)))
 
 
-class DeviceSource:
-    """The bytes of a tensor on an accelerator; each read is one copy to the host."""
+class TensorSource:
+    """The bytes of a tensor, and whether they change: its counter, its storage, its elements.
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.flat = raw(tensor).contiguous().view(-1)
+    Made for each tensor in each save, inside the call: so it looks at nothing before it must.
+    """
+
+    def __init__(self, tensor: Tensor, storage: torch.UntypedStorage) -> None:
+        self._tensor, self._storage = tensor, storage
+
+    def stamp(self) -> Hashable:
+        """See `Watch.stamp`."""
+        return self._tensor._version, self._storage.data_ptr(), self._storage.nbytes()
+
+
+class HostSource(TensorSource):
+    """A tensor in host memory."""
+
+    @cached_property
+    def _array(self) -> np.ndarray[Any, Any]:
+        return as_numpy(self._tensor)
+
+    @cached_property
+    def _source(self) -> ArraySource:
+        return ArraySource(self._array)
+
+    def read(self, start: int, out: Bytes) -> None:
+        """Copy `[start, start + len(out))` into `out`."""
+        self._source.read(start, out)
+
+    def sample(self, items: npt.NDArray[np.int64]) -> Callable[[], Bytes]:
+        """See `Watch.sample`."""
+        array = self._array
+        if array.flags.c_contiguous:
+            found = array.reshape(-1)[items]
+        else:
+            found = array[np.unravel_index(items, array.shape)]
+        return lambda: bytes_of(found)
+
+
+class DeviceSource(TensorSource):
+    """A tensor on an accelerator; each read is one copy to the host."""
+
+    @cached_property
+    def flat(self) -> Tensor:
         """The elements in C order, on the device: the tensor's own where it lies so."""
+        return raw(self._tensor).contiguous().view(-1)
 
     def read(self, start: int, out: Bytes) -> None:
         """Copy `[start, start + len(out))` into `out`; blocks until it is there."""
@@ -80,37 +123,10 @@ class DeviceSource:
         part = self.flat[start // size : (start + len(out)) // size]
         torch.from_numpy(out).view(part.dtype).copy_(part)
 
-
-class TensorWatch:
-    """Tells whether a tensor changed: its version counter, its storage, and its elements."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-        self._storage = tensor.untyped_storage()
-
-    def stamp(self) -> Hashable:
-        """See `Watch.stamp`."""
-        return self._tensor._version, self._storage.data_ptr(), self._storage.nbytes()
-
     def sample(self, items: npt.NDArray[np.int64]) -> Callable[[], Bytes]:
-        """See `Watch.sample`."""
-        if self._tensor.device.type == "cpu":
-            array = as_numpy(self._tensor)
-            if array.flags.c_contiguous:
-                found = array.reshape(-1)[items]
-            else:
-                found = array[np.unravel_index(items, array.shape)]
-            return lambda: bytes_of(found)
-        where = torch.from_numpy(items).to(self._tensor.device)
-        values = raw(self._tensor).reshape(-1)[where]
+        """See `Watch.sample`; queued on the stream of the caller."""
+        values = self.flat[torch.from_numpy(items).to(self.flat.device)]
         return lambda: bytes_of(values.cpu().numpy())
-
-
-def watch_of(tensor: Tensor) -> Watch | None:
-    """Return what tells whether a tensor changes; None where there is no counter to ask."""
-    if tensor.is_inference() or not (tensor.device.type == "cpu" or tensor.is_contiguous()):
-        return None
-    return TensorWatch(tensor)
 
 
 class DeviceSink:
@@ -131,9 +147,20 @@ class DeviceSink:
             walk(self._tensor, start // size, values, lambda part, run: part.copy_(run))
 
 
-def source_of(tensor: Tensor) -> Source:
-    """Return what reads a tensor's bytes."""
-    return ArraySource(as_numpy(tensor)) if tensor.device.type == "cpu" else DeviceSource(tensor)
+def leaf_of(name: str, shape: tuple[int, ...], tensor: Tensor, *, own: bool) -> ArrayLeaf:
+    """Return the leaf of a strided tensor; `own` where its memory is the state's, not a copy."""
+    storage = tensor.untyped_storage()
+    device = device_of(tensor)
+    if tensor.device.type == "cpu":
+        source: HostSource | DeviceSource = HostSource(tensor, storage)
+    else:
+        source = DeviceSource(tensor, storage)
+        _ = source.flat  # where it is a copy, that is queued now
+    if not own:
+        return ArrayLeaf(name, shape, source, device=device)
+    contiguous = tensor.device.type == "cpu" or tensor.is_contiguous()
+    watch = source if contiguous and not tensor.is_inference() else None
+    return ArrayLeaf(name, shape, source, memory_of(tensor), watch, device)
 
 
 def destination(tensor: Tensor) -> Bytes | Sink:

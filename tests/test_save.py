@@ -466,7 +466,7 @@ def test_storage_that_cannot_tell_its_free_space_is_no_error() -> None:
 
 def test_a_state_too_large_for_memory_costs_the_save_only() -> None:
     """The tier `memory` itself has no room for it."""
-    plan = Plan((), (), 1 << 60, 0)
+    plan = Plan((), (), (), 1 << 60, 0)
     with pytest.raises(ds.StorageError, match="no memory for a step of"):
         memory().begin(1, plan)
 

@@ -79,9 +79,10 @@ def sample_step(seed: int = 0, limit_nbytes: int = 128 << 10) -> SampleStep:
     }
     leaves = [_leaf(array) for array in arrays.values()]
     plan = make_plan([*zip(arrays, leaves, strict=True)], 4 * (limit_nbytes + 2 * PAGE))
-    image = Image(plan.arrays, leaves)
+    image = Image(plan, leaves)
     memory = allocate(plan.nbytes)
     for segment in plan.segments:
         image.fill(segment, memory[segment.offset : segment.offset + segment.nbytes])
-    sums = image.checksums([array.extents for array in plan.arrays])
-    return SampleStep(plan, Manifest(plan.arrays, sums, {"seed": seed}, plan.nbytes), memory)
+    return SampleStep(
+        plan, Manifest(plan.arrays, image.checksums(), {"seed": seed}, plan.nbytes), memory
+    )

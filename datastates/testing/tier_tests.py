@@ -61,7 +61,7 @@ class TierTests(ReadingTests):
 
     def test_a_step_without_arrays_is_a_step(self, tier: Tier, eyes: Tier) -> None:
         """A state may be plain values only."""
-        plan = Plan((), (), 0, 0)
+        plan = Plan((), (), (), 0, 0)
         entry = SampleStep(plan, Manifest((), (), [1, "a"], 0), np.empty(0, np.uint8)).put(tier, 0)
         with eyes.open(entry) as reader:
             assert reader.manifest().skeleton == [1, "a"]
