@@ -158,6 +158,7 @@ def train(out: Path, steps: int, save_every: int, batch: int, losses: Path) -> N
     text = load_text()
     state = make_state(steps)
     with ds.Checkpointer(out, keep_last=3) as ckpt, losses.open("a") as log:
+        ckpt.guard(state["optim"])  # copied under the next step's forward and backward
         if ckpt.latest() is not None:
             ckpt.restore(into=state)
             print(f"resumed from step {state['step']}")
