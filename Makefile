@@ -31,6 +31,7 @@ format: $(VENV)/installed
 
 bench: $(VENV)/installed  ## side by side with other ways to save; needs about 12 GB of free disk
 	$(BIN)/python benchmarks/bench_local.py
+	$(BIN)/python benchmarks/bench_stall.py
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Literal
 
-from .catalog import Catalog
 from .checks import (
     check_choice,
     check_metadata,
@@ -19,7 +17,7 @@ from .checks import (
     check_step,
 )
 from .containers import CONTAINERS
-from .errors import DatastatesError, UsageError
+from .errors import DatastatesError
 from .guard import Optimizer
 from .locations import open_tier
 from .pipeline import Busy
@@ -30,28 +28,13 @@ from .retention import Mode, Retention
 from .save import Save, SaveStats
 from .saving import SaveOptions, Saver, Statistics
 from .signals import Preemption
+from .steps import StepInfo, Steps
 from .tier import Tier
-from .verification import VerifyReport, verify
 
 __all__ = ["Checkpointer", "StepInfo"]
 
 
-@dataclass(frozen=True, slots=True)
-class StepInfo:
-    """A committed step, as the catalog knows it."""
-
-    step: int
-    path: str
-    """Where it lies; `zarr.open` takes it for the tier `zarr`."""
-    nbytes: int
-    """Bytes of its values."""
-    created: str
-    """When it was committed: ISO 8601, UTC."""
-    metrics: Mapping[str, float]
-    metadata: Mapping[str, Any]
-
-
-class Checkpointer:
+class Checkpointer(Steps):
     """Saves and restores the state of one run.
 
     1. Make one per run: `ckpt = Checkpointer("runs/gpt", keep_last=3)`. Nothing is created yet.
@@ -73,6 +56,7 @@ class Checkpointer:
         keep_last: int | None = None,
         keep_every: int | None = None,
         keep_best: tuple[str, Mode, int] | None = None,
+        layout: str = "auto",
         arena_nbytes: int | None = None,
         busy: Busy = "wait",
         lazy_check: Literal["sampled", "full"] = "sampled",
@@ -88,6 +72,9 @@ class Checkpointer:
             keep_last: keep the newest n steps. With no rule at all, every step is kept.
             keep_every: keep each step that is a multiple of n.
             keep_best: metric, "min" or "max", and how many to keep, e.g. `("loss", "min", 2)`.
+            layout: how each step lies at the location: as a "tree" of Zarr arrays, which any Zarr
+                reader opens; "packed" into one file, for very many tensors and for network file
+                systems; or "auto", which chooses. A restore finds out by itself.
             arena_nbytes: most host memory to stage in. Default: a quarter of what is free at the
                 first save. What is not needed is not taken. Room for two states lets one be
                 copied while the other is stored; with less than one, `save_async` (for what is
@@ -111,9 +98,8 @@ class Checkpointer:
             read_timeout_s=read_timeout_s,
             close_timeout_s=close_timeout_s,
         )
-        self._retention = Retention(keep_last, keep_every, keep_best)
-        self._tier = open_tier(location)
-        self._catalog = Catalog(self._tier, self._retention)
+        retention = Retention(keep_last, keep_every, keep_best)
+        super().__init__(open_tier(location, layout=layout), retention, read_timeout_s)
         options = SaveOptions(
             arena_nbytes=arena_nbytes,
             kept=keep_last or 1,
@@ -124,7 +110,7 @@ class Checkpointer:
         )
         self._saver = Saver(self._tier, self._catalog, options)
         self._extra_providers = tuple(providers)
-        self._read_timeout_s, self._close_timeout_s = read_timeout_s, close_timeout_s
+        self._close_timeout_s = close_timeout_s
         self._recovery: Recovery | None = None
         self._preemption = Preemption(self._saver.drain)
 
@@ -273,7 +259,7 @@ class Checkpointer:
         """
         self._saver.fence()
         options = RestoreOptions(
-            into, check_parts("only", only), strict, device, trust, self._read_timeout_s, progress
+            into, check_parts("only", only), strict, device, trust, self._timeout_s, progress
         )
         number = None if step is None else check_step(step)
         state, self._recovery = restore(self._tier, self._catalog, self._providers, number, options)
@@ -283,70 +269,6 @@ class Checkpointer:
     def recovery(self) -> Recovery | None:
         """What the last `restore` did, or None before."""
         return self._recovery
-
-    def verify(
-        self, step: int | None = None, *, progress: Callable[[int, int], None] | None = None
-    ) -> VerifyReport:
-        """Read every byte of a step (the newest by default) and check it; blocks until done.
-
-        Raises:
-            StepNotFoundError: it is not there.
-            CorruptError: not even its manifest can be read.
-        """
-        entry = self._catalog.entry(self._existing(step))
-        return verify(self._tier, entry, timeout_s=self._read_timeout_s, progress=progress)
-
-    # The catalog.
-
-    def steps(self) -> list[int]:
-        """Return the committed steps, ascending."""
-        return list(self._catalog.entries())
-
-    def latest(self) -> int | None:
-        """Return the highest committed step, or None where there is none."""
-        newest = self._tier.newest()
-        return None if newest is None else newest.step
-
-    def best(self, metric: str | None = None, mode: Mode | None = None) -> int | None:
-        """Return the best step by a metric; that of `keep_best` by default.
-
-        Values that are not finite are never best; of equal ones the later step is. With no finite
-        value at all the newest step is returned, with a warning.
-        """
-        default = self._retention.keep_best
-        if metric is None and default is None:
-            raise UsageError("best(): name a metric, or give keep_best to the Checkpointer")
-        chosen = metric if metric is not None else default[0]  # type: ignore[index]
-        return self._catalog.best(chosen, mode or (default[1] if default else "min"))
-
-    def info(self, step: int | None = None) -> StepInfo:
-        """Return what is recorded of a step (the newest by default).
-
-        Raises:
-            StepNotFoundError: it is not there.
-        """
-        entry = self._catalog.entry(self._existing(step))
-        fields = asdict(self._catalog.record(entry))
-        return StepInfo(path=self._tier.where(entry), **fields)
-
-    def delete(self, step: int) -> None:
-        """Remove a step, whatever the retention rules say.
-
-        Raises:
-            StepNotFoundError: it is not there.
-            StorageError: it could not be removed.
-        """
-        self._catalog.delete(check_step(step))
-
-    def prune(self, *, dry_run: bool = False) -> list[int]:
-        """Apply the retention rules now, sweep what dead savers left; return the steps removed."""
-        entries = self._catalog.expired() if dry_run else self._catalog.prune()
-        return [entry.step for entry in entries]
-
-    def _existing(self, step: int | None) -> int:
-        if step is not None:
-            return check_step(step)
-        return max(self._catalog.entries(), default=0)
 
     # State and end.
 

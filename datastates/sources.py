@@ -7,6 +7,7 @@ filled in place when it is contiguous, `ArraySink` when it is not.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -15,9 +16,25 @@ import numpy.typing as npt
 
 from .provider import Bytes
 
-__all__ = ["ArraySink", "ArraySource", "bytes_of", "is_c_order", "is_dense", "is_disjoint", "walk"]
+__all__ = [
+    "ArraySink",
+    "ArraySource",
+    "bytes_of",
+    "is_c_order",
+    "is_dense",
+    "is_disjoint",
+    "reach",
+    "walk",
+]
 
 
+@lru_cache(maxsize=4096)
+def reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Return how far the last element is from the first, in the unit of `strides`."""
+    return sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+
+
+@lru_cache(maxsize=4096)
 def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Tell whether the elements fill one run of memory, without holes or overlap.
 
@@ -38,6 +55,7 @@ def bytes_of(array: npt.NDArray[Any]) -> Bytes:
     return array.reshape(-1).view(np.uint8)
 
 
+@lru_cache(maxsize=4096)
 def is_c_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Tell whether the elements lie one behind the other in C order; `strides` in elements."""
     expected = 1

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from datastates.dtypes import ITEMSIZE
 from datastates.errors import FormatError
 from datastates.provider import Finish, LeafRef, Loader, Provider, Saver
-from datastates.sources import ArraySink, is_c_order, is_dense, is_disjoint
+from datastates.sources import ArraySink, is_c_order, is_dense, is_disjoint, reach
 
 from .torch_memory import (
     DTYPES,
@@ -48,8 +48,8 @@ def _is_plain(data: Any, shape: tuple[int, ...]) -> bool:
 
 def _check_storage(tensor: Tensor, saver: Saver) -> None:
     """Refuse a tensor whose storage was freed or cut (as FSDP does): its memory is not its own."""
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    last = tensor.storage_offset() + reach(tuple(tensor.shape), tensor.stride())
+    needed = (last + 1) * tensor.element_size()
     if tensor.numel() and tensor.untyped_storage().nbytes() < needed:
         raise saver.refuse("its storage was freed or resized: its values are gone")
 

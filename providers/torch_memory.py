@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from datastates.dtypes import ITEMSIZE
 from datastates.errors import NoMemoryError, UsageError
 from datastates.provider import ArrayLeaf, Bytes, LeafRef, Loader, Memory, Sink
-from datastates.sources import ArraySink, ArraySource, bytes_of, is_dense, walk
+from datastates.sources import ArraySink, ArraySource, bytes_of, is_dense, reach, walk
 
 from .torch_device import device_of
 
@@ -65,6 +65,7 @@ def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
     return np.asarray(_Exposed(tensor))
 
 
+@lru_cache(maxsize=4096)
 def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides, in elements, of a new tensor of this shape."""
     return tuple(prod(max(1, n) for n in shape[d + 1 :]) for d in range(len(shape)))
@@ -176,9 +177,8 @@ def memory_of(tensor: Tensor) -> Memory | None:
     if tensor.numel() == 0:
         return None
     shape, strides = tuple(tensor.shape), tensor.stride()
-    last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     start = tensor.data_ptr()
-    stop = start + (last + 1) * tensor.element_size()
+    stop = start + (reach(shape, strides) + 1) * tensor.element_size()
     return Memory(str(tensor.device), start, stop, strides, is_dense(shape, strides))
 
 
