@@ -18,7 +18,7 @@ _DIES_IN_A_SAVE = """
 import os, signal, sys
 from datastates.locations import open_tier
 from datastates.plan import Plan
-writer = open_tier(sys.argv[1]).begin(9, Plan((), (), 0, 0))
+writer = open_tier(sys.argv[1]).begin(9, Plan((), (), (), 0, 0))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -43,8 +43,14 @@ class Cases(dict[str, tuple[Forge, frozenset[str]]]):
 
 
 MANIFEST = Path(".datastates/manifest.0/c.0")
+IMAGE = Path(".datastates/image.0")
 FIELDS = ("node", "dtype", "shape", "chunk", "offset", "inline", "alias", "sums")
 """Of an array's record in a manifest."""
+
+
+def data_file(step: Path) -> Path:
+    """Return the file with the data of `model/w`, whatever the layout."""
+    return step / IMAGE if (step / IMAGE).exists() else step / "model/w/c.0"
 
 
 def with_checksum(content: bytes) -> bytes:

@@ -10,6 +10,7 @@ from forging import (
     RESTORES,
     Cases,
     Forge,
+    data_file,
     forge_array,
     forge_record,
     forge_skeleton,
@@ -127,9 +128,10 @@ def packed_array(content: bytes, provider: str = "packed") -> Forge:
 
     def forge(step: Path) -> None:
         stored = with_checksum(content)
-        (step / "model/w/c.0").write_bytes(stored)
+        data_file(step).write_bytes(stored)
         total = int.from_bytes(stored[-4:], "little")
         fields = {
+            "offset": 0,
             "dtype": "uint8",
             "shape": [len(content)],
             "chunk": [len(content)],

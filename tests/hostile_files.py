@@ -14,6 +14,7 @@ from forging import (
     Cases,
     Forge,
     ImpossibleError,
+    data_file,
     forge_array,
     forge_manifest,
     forge_skeleton,
@@ -145,10 +146,12 @@ CASES.add_each(
 
 
 def replaced(name: str, make: Callable[[Path], object]) -> Forge:
-    """Put something else where a file or directory of the step is."""
+    """Put something else where a file or directory of the step is; "chunk" is its data."""
 
     def forge(step: Path) -> None:
-        path = step / name
+        path = data_file(step) if name == "chunk" else step / name
+        if not path.exists():
+            raise ImpossibleError(f"there is no {name} in this layout")
         outside = step.parent.parent / "outside"
         path.rename(outside)
         make(path)
@@ -190,7 +193,7 @@ INSTEAD: dict[str, Callable[[Path], object]] = {
 }
 for what, make in INSTEAD.items():
     for where, path, refused in (
-        ("chunk", "model/w/c.0", READS),
+        ("chunk", "chunk", READS),
         ("manifest", str(MANIFEST), READS),
         ("record", "zarr.json", INFO),
     ):
@@ -206,7 +209,7 @@ CASES.add(
 
 def a_sparse_terabyte_of_pieces(step: Path) -> None:
     """Each piece of four gigabytes is there, and wrong."""
-    make_sparse(step / "model/w/c.0")
+    make_sparse(data_file(step))
     rows = 512 << 10
     count = 1 << 10
     forge_array(step, "model/w", shape=[count * rows], chunk=[rows], sums=[1] * count)
@@ -217,7 +220,7 @@ def a_sparse_terabyte_of_pieces(step: Path) -> None:
 
 
 def a_sparse_terabyte_in_one_chunk(step: Path) -> None:
-    make_sparse(step / "model/w/c.0")
+    make_sparse(data_file(step))
     forge_array(step, "model/w", shape=[1 << 30], chunk=[1 << 30], sums=[1])
 
 

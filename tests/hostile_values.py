@@ -12,6 +12,7 @@ from forging import (
     RESTORES,
     Cases,
     Forge,
+    data_file,
     forge_manifest,
     in_state,
     node,
@@ -43,7 +44,7 @@ CASES.add(
     RESTORES,
     pickled_value=in_state(node("objects", ["pickle", pickle.dumps(Bomb())])),
     pickle_as_manifest=lambda step: write_manifest(step, pickle.dumps(Bomb())),
-    pickle_as_chunk=lambda step: (step / "model/w/c.0").write_bytes(pickle.dumps(Bomb())),
+    pickle_as_chunk=lambda step: data_file(step).write_bytes(pickle.dumps(Bomb())),
     **{
         f"{provider}_of_{module}_{name}": class_case(provider, module, name)
         for provider in ("namedtuple", "dataclass", "enum", "namespace")

@@ -51,7 +51,7 @@ def test_a_half_written_step_of_a_dead_saver_is_listed_as_such(cli: Cli, three_s
 
 def test_a_step_that_is_being_written_is_listed_as_such(cli: Cli, three_steps: Path) -> None:
     """Cases 88 and 100."""
-    writer = open_tier(three_steps).begin(9, Plan((), (), 0, 0))
+    writer = open_tier(three_steps).begin(9, Plan((), (), (), 0, 0))
     row = strict_json(cli("list", three_steps, "--json"))["steps"][-1]
     writer.abort()
 

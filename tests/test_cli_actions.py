@@ -109,7 +109,7 @@ def test_prune_sweeps_what_a_dead_saver_left_and_not_what_a_live_one_writes(
 ) -> None:
     """Case 88."""
     die_in_a_save(three_steps)
-    writer = open_tier(three_steps).begin(8, Plan((), (), 0, 0))
+    writer = open_tier(three_steps).begin(8, Plan((), (), (), 0, 0))
 
     result = cli("prune", three_steps, "--yes")
 

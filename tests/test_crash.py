@@ -90,16 +90,18 @@ def kill_and_check(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("layout", ["tree", "packed"])
 def test_a_kill_at_any_call_of_a_first_save_leaves_no_step_or_the_whole_one(
-    children: Children, tmp_path: Path
+    children: Children, tmp_path: Path, layout: str
 ) -> None:
-    points = kill_points(children, tmp_path / "model", FIRST)
-    assert len(points) > 50
+    first = FIRST | {"layout": layout}
+    points = kill_points(children, tmp_path / "model", first)
+    assert len(points) > (50 if layout == "tree" else 25)
     for i, at in enumerate(points):
         base = tmp_path / str(i)
         base.mkdir()
         mode = ("before", "after")[i % 2]
-        kill_and_check(children, base, FIRST | {"at": at, "mode": mode}, {})
+        kill_and_check(children, base, first | {"at": at, "mode": mode}, {})
         shutil.rmtree(base)
 
 

@@ -60,11 +60,11 @@ def state() -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["tree", "packed"])
+def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the state as step 1."""
     made = tmp_path_factory.mktemp("fuzz") / "run"
-    with ds.Checkpointer(made, arena_nbytes=8 << 20) as ckpt:
+    with ds.Checkpointer(made, arena_nbytes=8 << 20, layout=request.param) as ckpt:
         ckpt.save(state(), step=1, metrics={"loss": 1.5}, metadata={"note": ["x", {"y": 1}]})
     return made
 
@@ -129,7 +129,7 @@ def test_damage_in_any_file_gives_the_exact_state_or_an_error(
             assert noticed or not ours_to_read or damaged == content, path
         path.write_bytes(content)
     assert same(exact, comparable(ckpt.restore(step=1))) and ckpt.verify(1).ok
-    assert seen > 250
+    assert seen > (250 if (root / STEP / "model").exists() else 50)
 
 
 # The manifest, with its checksum made right again.

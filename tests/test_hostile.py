@@ -28,8 +28,8 @@ MAX_CPU_S, MAX_WALL_S, MAX_NBYTES = 1.0, 10.0, 256 << 20
 """What one call may cost. The second is one of processor time: the machine may be busy."""
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["tree", "packed"])
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with one checkpoint, into which `children/guarded.py` has a target."""
     base = tmp_path_factory.mktemp("saved")
     model = {
@@ -39,7 +39,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     state = {"model": model, "log": [1, "text", None, (1, 2.5)], "rng": ds.RNG()}
     for name in ("warm", "run"):
-        with ds.Checkpointer(base / name, arena_nbytes=8 << 20) as ckpt:
+        with ds.Checkpointer(base / name, arena_nbytes=8 << 20, layout=request.param) as ckpt:
             ckpt.save(state, step=1)
     return base
 

@@ -11,6 +11,7 @@ import pytest
 from children.client import Children
 
 
+@pytest.mark.parametrize("layout", ["tree", "packed"])
 @pytest.mark.parametrize(
     ("first", "then"),
     [
@@ -21,11 +22,12 @@ from children.client import Children
     ids=["first", "resave", "retention"],
 )
 def test_a_power_cut_at_any_moment_leaves_whole_steps_only(
-    children: Children, ram: Path, first: list[list[int]], then: dict[str, Any] | None
+    children: Children, ram: Path, layout: str, first: list[list[int]], then: dict[str, Any] | None
 ) -> None:
     """Case 41, on a disk that keeps nothing but what was synced, or names before contents."""
     (ram / "disk").mkdir()
     cut = {"do": "powercut", "base": str(ram / "disk"), "scratch": str(ram / "image"), "seed": 41}
+    cut["layout"] = layout
     runs = [{"has": [], "keep_last": 5, "saves": first}]
     if then is not None:
         runs.append({"has": first} | then)
@@ -33,13 +35,17 @@ def test_a_power_cut_at_any_moment_leaves_whole_steps_only(
         answer = children.ask(**cut, **run)
         assert answer["end"] == 0
         assert answer["said"][-1]["wrong"] == []
-        assert answer["said"][-1]["images"] > 40
+        assert answer["said"][-1]["images"] > (40 if layout == "tree" else 15)
 
 
-def test_the_power_cut_model_finds_a_save_that_does_not_sync(children: Children, ram: Path) -> None:
+@pytest.mark.parametrize("layout", ["tree", "packed"])
+def test_the_power_cut_model_finds_a_save_that_does_not_sync(
+    children: Children, ram: Path, layout: str
+) -> None:
     (ram / "disk").mkdir()
     cut = {"do": "powercut", "base": str(ram / "disk"), "scratch": str(ram / "image"), "seed": 41}
-    answer = children.ask(**cut, has=[], keep_last=5, saves=[[1, 1]], fsync=False)
+    options = {"fsync": False, "layout": layout}
+    answer = children.ask(**cut, has=[], keep_last=5, saves=[[1, 1]], **options)
     assert answer["end"] == 0 and answer["said"][-1]["wrong"]
 
 
@@ -62,11 +68,12 @@ def unsynced(calls: list[tuple[str, str]]) -> set[str]:
     return dirty
 
 
+@pytest.mark.parametrize("layout", ["tree", "packed"])
 def test_all_of_a_step_is_synced_before_its_commit_and_the_commit_before_the_answer(
-    children: Children, tmp_path: Path
+    children: Children, tmp_path: Path, layout: str
 ) -> None:
     """Case 41. The name of the record that is about to be renamed needs no sync of its own."""
-    request = {"keep_last": 3, "saves": [[1, 1], [2, 2], [2, 22]]}
+    request = {"keep_last": 3, "saves": [[1, 1], [2, 2], [2, 22]], "layout": layout}
     found = children.ask("order", base=str(tmp_path), **request)["said"][-1]["calls"]
     calls = [(name, path) for name, path in found if not path.endswith(".lease")]
     commits = [i for i, (name, path) in enumerate(calls) if name == "rename"]

@@ -352,7 +352,11 @@ def test_a_target_of_a_tensor_subclass_is_not_filled_behind_its_back(ckpt):
 def test_what_reads_and_fills_device_memory_keeps_every_bit(dtype, name):
     source = views(random_bits(dtype, (2, 2, 3, 4)))[name]
     target = views(random_bits(dtype, (2, 2, 3, 4), seed=1))[name]
-    reader, sink, size = DeviceSource(source, source.untyped_storage()), DeviceSink(target), source.element_size()
+    reader, sink, size = (
+        DeviceSource(source, source.untyped_storage()),
+        DeviceSink(target),
+        source.element_size(),
+    )
     assert sink.nbytes == source.nbytes
     for first, last in ((7, source.numel()), (0, 5), (5, 7)):
         block = np.empty((last - first) * size, np.uint8)

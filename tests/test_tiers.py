@@ -20,9 +20,10 @@ class TestMemory(TierTests):
 class TestZarr(TierTests):
     fsync = True
     direct = True
+    layout = "tree"
 
     def make(self, place: Path) -> Tier:
-        return ZarrTier(str(place), fsync=self.fsync, direct=self.direct)
+        return ZarrTier(str(place), fsync=self.fsync, direct=self.direct, layout=self.layout)
 
     def left(self, place: Path) -> list[str]:
         return sorted(str(path.relative_to(place)) for path in place.rglob("*"))
@@ -33,6 +34,20 @@ class TestZarr(TierTests):
         data = np.fromfile(file, np.uint8)
         data[len(data) // 3] ^= 1
         data.tofile(file)
+
+
+class TestZarrPacked(TestZarr):
+    layout = "packed"
+
+    def spoil(self, place: Path, entry: Entry, array: Array) -> None:
+        (step,) = place.glob(f"step-*{entry.step}")
+        data = np.fromfile(step / ".datastates/image.0", np.uint8)
+        data[array.offset + array.grid.chunk_nbytes // 3] ^= 1
+        data.tofile(step / ".datastates/image.0")
+
+
+class TestZarrPackedThroughThePageCache(TestZarrPacked):
+    direct = False
 
 
 class TestZarrWithoutFsync(TestZarr):

@@ -26,7 +26,7 @@ from datastates.memory import address, allocate
 from datastates.provider import Bytes
 
 DIRECT_NBYTES = 64 << 10
-"""Shorter transfers go through the page cache."""
+"""Shorter files, and shorter reads, go through the page cache."""
 
 _BOUNCE_NBYTES = 2 << 20
 _CACHESTAT = 451  # number of the system call, on Linux 6.5 and later
@@ -107,10 +107,10 @@ class Files:
             data: at least `nbytes`; past the cache if it is page-aligned to its end.
             offset: where it goes; a multiple of 4096 for a direct write.
             nbytes: how much of it counts.
-            whole: the file ends there.
+            whole: it is all of the file, which ends there. Parts of a file all go the same way.
         """
         aligned = len(data) >= align(nbytes) and (address(data) | offset) % PAGE == 0
-        direct = self.direct and aligned and nbytes >= DIRECT_NBYTES
+        direct = self.direct and aligned and (nbytes >= DIRECT_NBYTES or not whole)
         fd, direct = self._create(path, direct)
         try:
             padded = data[: align(nbytes)] if direct else data[:nbytes]

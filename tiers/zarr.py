@@ -1,11 +1,15 @@
-"""The tier `zarr`: each step a Zarr v3 group on a POSIX file system, layout `tree`.
+"""The tier `zarr`: each step a Zarr v3 group on a POSIX file system.
 
     runs/gpt/
-      step-0000000100/              a step
+      step-0000000100/              a step, layout `tree`
         zarr.json                   root group; its appearance is the commit
         model/zarr.json             a part: group
         model/h.0.attn.weight/      an array: zarr.json and one data file, c.0.0
         .datastates/manifest.0/     our manifest, itself a Zarr array of bytes
+      step-0000000150/              a step, layout `packed`
+        zarr.json                   as above
+        .datastates/manifest.0/     as above
+        .datastates/image.0         the data of all arrays
       step-0000000200.lease         someone is writing that step now
 
 A directory without `zarr.json` at its root is no Zarr group, to us or to anyone: so the atomic
@@ -17,7 +21,6 @@ replaced is missing for a moment on some network file systems.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import re
@@ -30,13 +33,17 @@ from datastates.plan import Plan
 from datastates.tier import DurableTier, Entry, Incomplete, Record, StepReader, StepWriter
 
 from . import lease
-from .posix import Files, free_nbytes, open_beneath, sync_path, translated
-from .zarr_metadata import MAX_RECORD_NBYTES, read_record
-from .zarr_reader import ZarrReader
+from .layout import LAYOUTS, choose
+from .posix import Files, free_nbytes, sync_path, translated
+from .zarr_metadata import PACKED, TREE, read_record
+from .zarr_packed import IMAGE, PackedReader, PackedWriter
+from .zarr_reader import ZarrReader, read_document
+from .zarr_tree import TreeReader, TreeWriter
 from .zarr_writer import ZarrWriter
 
 log = logging.getLogger("datastates")
 
+_WRITERS: dict[str, type[ZarrWriter]] = {TREE: TreeWriter, PACKED: PackedWriter}
 _NAME = re.compile(r"step-([0-9]{10,19})(?:\.([1-9][0-9]*))?", re.ASCII)
 _MOMENT_MS = 100
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -49,6 +56,21 @@ _REASONS = {
 
 def _name(entry: Entry) -> str:
     return f"step-{entry.step:010d}" + (f".{entry.generation}" if entry.generation else "")
+
+
+def open_step(directory: int, entry: Entry, files: Files) -> ZarrReader:
+    """Return a reader of the step in an open directory, which it takes over.
+
+    The layout is told by what lies there: a step whose record is damaged can still be restored.
+    """
+    try:
+        os.stat("/".join(IMAGE), dir_fd=directory, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return TreeReader(directory, entry, files)
+    except BaseException:
+        os.close(directory)
+        raise
+    return PackedReader(directory, entry, files)
 
 
 def _entry(name: str) -> Entry | None:
@@ -66,16 +88,22 @@ class ZarrTier(DurableTier):
         fsync: make each step durable before it is committed. Without it a step survives the
             process, but not a power cut.
         direct: try to write and read past the page cache.
+        layout: of new steps: "tree", "packed", or "auto" (see `layout.choose`). Any is read.
     """
 
     scheme = "zarr"
+    layouts = LAYOUTS
 
-    def __init__(self, location: str, *, fsync: bool = True, direct: bool = True) -> None:
+    def __init__(
+        self, location: str, *, fsync: bool = True, direct: bool = True, layout: str = "auto"
+    ) -> None:
         super().__init__(location)
+        if layout not in ("auto", *LAYOUTS):
+            raise UsageError(f"{layout!r} is no layout; there are: auto, {', '.join(LAYOUTS)}")
         self._root = Path(location).absolute()
         if self._root.exists() and not self._root.is_dir():
             raise UsageError(f"{location} is no directory")
-        self._fsync = fsync
+        self._fsync, self._layout = fsync, layout
         self._files = Files(direct=direct)
 
     def where(self, entry: Entry) -> str:
@@ -93,15 +121,10 @@ class ZarrTier(DurableTier):
         """See `Tier.begin`. Takes the step's lease."""
         with translated("make a step below", str(self._root), plan.nbytes):
             self._make_root()
+            layout = choose(self._root, plan) if self._layout == "auto" else self._layout
             entry, held = self._claim(step)
-        return ZarrWriter(
-            self._root / _name(entry),
-            entry,
-            held,
-            plan,
-            self._files,
-            fsync=self._fsync,
-        )
+        path = self._root / _name(entry)
+        return _WRITERS[layout](path, entry, held, plan, self._files, fsync=self._fsync)
 
     def _make_root(self) -> None:
         missing = [p for p in (self._root, *self._root.parents) if not p.exists()]
@@ -183,29 +206,22 @@ class ZarrTier(DurableTier):
 
     def info(self, entry: Entry) -> Record:
         """See `Tier.info`."""
-        path = self._root / _name(entry)
-        with translated("read", str(path / "zarr.json")):
+        path = f"{self.where(entry)}/zarr.json"
+        with translated("read", path):
             directory = self._open_directory(entry)
             try:
-                fd = open_beneath(directory, ("zarr.json",))
+                return read_record(entry.step, read_document(directory))
+            except (*_MALFORMED, RecursionError) as error:
+                raise FormatError(
+                    f"{path} is no commit record: {error!r:.200}", step=entry.step
+                ) from error
             finally:
                 os.close(directory)
-            with open(fd, "rb") as file:
-                text = file.read(MAX_RECORD_NBYTES + 1)
-        try:
-            if len(text) > MAX_RECORD_NBYTES:
-                raise ValueError("it is too long")
-            return read_record(entry.step, json.loads(text.decode()))
-        except (*_MALFORMED, RecursionError) as error:
-            raise FormatError(
-                f"{path}/zarr.json is no commit record: {error!r:.200}", step=entry.step
-            ) from error
 
     def open(self, entry: Entry) -> StepReader:
         """See `Tier.open`."""
         with translated("open", self.where(entry)):
-            directory = self._open_directory(entry)
-        return ZarrReader(directory, entry, self._files)
+            return open_step(self._open_directory(entry), entry, self._files)
 
     def _open_directory(self, entry: Entry) -> int:
         if not self._is_committed(entry):

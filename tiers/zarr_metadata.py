@@ -3,7 +3,8 @@
 An array of one chunk is a plain Zarr array; one of several is one Zarr shard that holds them all,
 with the index at its end. Either way it is one file, `c.0.0` below the array's directory, and its
 chunks end in the crc32c that Zarr's codec checks. An array of one element needs no file: its value
-is the fill value, written so that every bit of it comes back.
+is the fill value, written so that every bit of it comes back. In the layout `packed` the files are
+ranges of one, byte for byte the same.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from datastates.tier import Record
 RESERVED = ".datastates"
 """The group of what belongs to us rather than to the state; no state name starts with a dot."""
 
+TREE, PACKED = "tree", "packed"
+"""The layouts: a file for each array, or one for all."""
+
 MAX_RECORD_NBYTES = 8 << 20
 """A longer commit record, which is the root document, is neither written nor read."""
 
@@ -53,17 +57,13 @@ def chunk_key(array: Array) -> str:
 
 
 def shard_index(grid: Grid) -> bytes:
-    """Return the index at the end of a shard: offset and length of each chunk, and a crc32c."""
+    """Return the index at the end of a shard: offset and length of each chunk, and a crc32c.
+
+    It starts where one more chunk would (see `plan.data_nbytes`).
+    """
     stored = grid.chunk_nbytes + 4
     index = b"".join(struct.pack("<QQ", i * grid.stride, stored) for i in range(grid.count))
     return index + struct.pack("<I", crc32c(index))
-
-
-def file_nbytes(grid: Grid) -> int:
-    """Return the length of the array's data file."""
-    if not is_sharded(grid):
-        return grid.stride
-    return grid.count * grid.stride + 16 * grid.count + 4
 
 
 def _float(value: Any, bits: np.ndarray[Any, Any]) -> float | str:
@@ -155,7 +155,7 @@ def _finite(value: float) -> float | str:
     return value if np.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def attributes(record: Record, arrays: Sequence[Array]) -> Document:
+def attributes(record: Record, arrays: Sequence[Array], layout: str) -> Document:
     """Return the attributes of a step's root group: what its commit record says."""
     aliases = {a.node: arrays[a.alias.base].node for a in arrays if a.alias is not None}
     if len(aliases) > _MAX_ALIASES:
@@ -166,6 +166,7 @@ def attributes(record: Record, arrays: Sequence[Array]) -> Document:
         "metadata": dict(record.metadata),
         "datastates": {
             "format": FORMAT,
+            "layout": layout,
             "world_size": 1,
             "nbytes": record.nbytes,
             "created": record.created,

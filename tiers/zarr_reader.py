@@ -9,29 +9,52 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import Any
+from abc import abstractmethod
+from typing import Any, ClassVar
 
 import numpy as np
 from crc32c import crc32c
 
 from datastates.errors import CorruptError, FormatError, StepNotFoundError
 from datastates.manifest import MAX_MANIFEST_NBYTES, Array, Manifest, decode
-from datastates.plan import Extent
+from datastates.plan import Extent, data_nbytes
 from datastates.provider import Bytes
-from datastates.tier import Damage, Entry, StepReader
+from datastates.tier import Damage, Entry, Span, StepReader
 
 from .posix import Files, open_beneath, translated
-from .zarr_metadata import RESERVED, chunk_key, file_nbytes, is_described, is_sharded, shard_index
+from .zarr_keys import ZarrKeys
+from .zarr_metadata import MAX_RECORD_NBYTES, RESERVED, chunk_key, is_sharded, shard_index
 
-_MAX_DOCUMENT_NBYTES = 1 << 20
+MANIFEST = (RESERVED, "manifest.0")
+"""The node of the manifest."""
+
+
+def read_document(directory: int) -> Any:
+    """Return the root document of a step, which nobody has checked.
+
+    Raises:
+        CorruptError: it is missing. ValueError, RecursionError: it is no JSON, or too long.
+    """
+    with open(open_beneath(directory, ("zarr.json",)), "rb") as file:
+        text = file.read(MAX_RECORD_NBYTES + 1)
+    if len(text) > MAX_RECORD_NBYTES:
+        raise ValueError("it is too long")
+    return json.loads(text.decode())
 
 
 class ZarrReader(StepReader):
-    """Reads one step; owns the descriptor of its directory."""
+    """Reads one step; owns the descriptor of its directory. What differs is where data lies."""
+
+    _shared: ClassVar[bool] = False
+    """True where a file holds more than one array."""
 
     def __init__(self, directory: int, entry: Entry, files: Files) -> None:
         self._directory, self._entry, self._files = directory, entry, files
         self._manifest: Manifest | None = None
+
+    @abstractmethod
+    def _data(self, array: Array) -> tuple[tuple[str, ...], int]:
+        """Return the file that holds an array's data, and where in it they start."""
 
     def manifest(self) -> Manifest:
         """See `StepReader.manifest`; read once."""
@@ -44,7 +67,7 @@ class ZarrReader(StepReader):
         return self._manifest
 
     def _read_manifest(self) -> memoryview:
-        parts = (RESERVED, "manifest.0", "c.0")
+        parts = (*MANIFEST, "c.0")
         with translated("read", "/".join(parts)):
             fd = open_beneath(self._directory, parts)
             with open(fd, "rb") as file:
@@ -59,32 +82,29 @@ class ZarrReader(StepReader):
     def read(self, extent: Extent, out: Bytes) -> None:
         """See `StepReader.read`."""
         array = self.manifest().arrays[extent.array]
-        grid = array.grid
-        offset = extent.index * grid.stride if is_sharded(grid) else 0
-        parts = (*array.node.split("/"), chunk_key(array))
+        parts, start = self._data(array)
         try:
             with translated("read", "/".join(parts)):
+                offset = start + extent.index * array.grid.stride
                 self._files.read(self._directory, parts, offset, out)
         except CorruptError as error:
             error.key, error.step = array.node, self._entry.step
             raise self._or_gone(error) from error
 
     def problems(self) -> list[Damage]:
-        """See `StepReader.problems`: documents, and ends of files, that mislead a Zarr reader."""
-        wrong = []
-        for array in self.manifest().arrays:
-            node = f"{array.node}/zarr.json"
-            if array.alias is None and not is_described(array, self._document(node)):
-                wrong.append(Damage(node, "is missing or does not describe the array"))
-            if array.extents and not self._ends_right(array):
-                what = "does not end as it should: a Zarr reader looks for its checksums there"
-                wrong.append(Damage(f"{array.node}/{chunk_key(array)}", what))
-        return wrong
+        """See `StepReader.problems`: documents, and ends of data, that mislead a Zarr reader."""
+        return [wrong for array in self.manifest().arrays for wrong in self._misleading(array)]
+
+    def _misleading(self, array: Array) -> list[Damage]:
+        if not array.extents or self._ends_right(array):
+            return []
+        what = "does not end as it should: a Zarr reader looks for its checksums there"
+        return [Damage(f"{array.node}/{chunk_key(array)}", what)]
 
     def _ends_right(self, array: Array) -> bool:
-        """Tell whether the index, or nothing, follows the chunks; of those, their reading tells."""
-        parts = (*array.node.split("/"), chunk_key(array))
+        """Tell whether the index follows the chunks of a shard; of those, their reading tells."""
         grid = array.grid
+        parts, start = self._data(array)
         index = shard_index(grid) if is_sharded(grid) else b""
         with translated("read", "/".join(parts)):
             try:
@@ -92,18 +112,34 @@ class ZarrReader(StepReader):
             except CorruptError:
                 return True
             with open(fd, "rb") as file:
-                file.seek(file_nbytes(grid) - len(index))
-                return file.read(len(index) + 1) == index
+                file.seek(start + data_nbytes(grid) - len(index))
+                return file.read(len(index)) == index and (self._shared or not file.read(1))
 
-    def _document(self, node: str) -> Any:
-        """Return a small JSON file, or None where there is none that can be read."""
+    def as_zarr(self) -> ZarrKeys:
+        """See `StepReader.as_zarr`."""
         try:
-            with translated("read", node):
-                fd = open_beneath(self._directory, tuple(node.split("/")))
-                with open(fd, "rb") as file:
-                    return json.loads(file.read(_MAX_DOCUMENT_NBYTES).decode())
-        except (CorruptError, ValueError, RecursionError):
-            return None
+            with translated("read", "zarr.json"):
+                attributes = dict(read_document(self._directory)["attributes"])
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            raise FormatError(f"zarr.json is no commit record: {error!r:.200}") from error
+        return ZarrKeys(attributes, self.manifest().arrays, self._data)
+
+    def read_span(self, span: Span) -> bytes:
+        """Return a part of a file of the step; no longer than what is there.
+
+        Raises:
+            CorruptError: the file is missing or ends before.
+        """
+        parts = tuple(span.file.split("/"))
+        with translated("read", span.file):
+            fd = open_beneath(self._directory, parts)
+            nbytes = os.fstat(fd).st_size
+            os.close(fd)
+            if span.offset + span.nbytes > nbytes:
+                raise CorruptError(f"{span.file} ends at {nbytes}, within what is asked for")
+            out = np.empty(span.nbytes, np.uint8)
+            self._files.read(self._directory, parts, span.offset, out)
+        return out.tobytes()
 
     def _or_gone(self, error: CorruptError) -> Exception:
         """A step that was removed meanwhile is not damaged; its record goes first."""

@@ -1,12 +1,11 @@
-"""One step on its way to disk.
+"""One step on its way to disk: what is the same in every layout.
 
 Order, so that a crash at any point leaves either the whole step or nothing that counts:
 
-1. directories, and shards at their full size;
-2. chunks, straight from the arena, several at a time; nothing is synced yet, so the file system
-   is free to batch;
-3. metadata, manifest, then one pass of fsync over all files and directories: the first one writes
-   the journal for all, the others find it done;
+1. directories, and large files at their full size;
+2. chunks, straight from the arena, several at a time; what else is known is written and synced
+   meanwhile, if the layout has so much of it;
+3. the manifest, then one pass of fsync over what was not yet synced, directories last to be done;
 4. the root `zarr.json`, written under another name, synced, and renamed: the commit; the
    directory synced after it.
 """
@@ -16,22 +15,23 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from datastates.errors import StorageError
-from datastates.grid import Grid
 from datastates.manifest import Array, Manifest, encode
-from datastates.plan import Extent, Plan, Segment
+from datastates.plan import Plan
 from datastates.provider import Bytes
 from datastates.tier import Entry, Record, StepWriter
 from datastates.workers import run_all
 
 from .lease import Lease
-from .posix import Files, preallocate, sync_path, translated, write_all
+from .posix import Files, sync_path, translated
 from .zarr_metadata import (
     MAX_RECORD_NBYTES,
     RESERVED,
@@ -39,13 +39,10 @@ from .zarr_metadata import (
     array_document,
     attributes,
     chunk_key,
-    consolidated,
     group_document,
-    is_sharded,
-    shard_index,
     to_json,
 )
-from .zarr_reader import manifest_file
+from .zarr_reader import MANIFEST, manifest_file
 
 log = logging.getLogger("datastates")
 
@@ -54,6 +51,8 @@ _SYNC_THREADS = 8
 
 class ZarrWriter(StepWriter):
     """Writes one step into a directory whose lease it holds."""
+
+    layout: ClassVar[str]
 
     def __init__(
         self,
@@ -67,8 +66,7 @@ class ZarrWriter(StepWriter):
     ) -> None:
         self._path, self._entry, self._lease, self._files = path, entry, lease, files
         self._arrays, self._nbytes, self._fsync = plan.arrays, plan.nbytes, fsync
-        self._grids = [array.grid for array in plan.arrays]
-        self._nodes: dict[str, Document] = {}
+        self._grids = plan.grids
         try:
             with translated("make", str(path), plan.nbytes):
                 self._prepare()
@@ -76,101 +74,63 @@ class ZarrWriter(StepWriter):
             self.abort()
             raise
 
+    # What layouts differ in.
+
+    @abstractmethod
     def _prepare(self) -> None:
-        parts = {a.node.partition("/")[0] for a in self._stored() if "/" in a.node}
-        for part in sorted(parts | {RESERVED}):
-            (self._path / part).mkdir()
-            self._nodes[part] = group_document({})
-        for array, grid in zip(self._arrays, self._grids, strict=True):
-            if array.extents and is_sharded(grid):
-                self._make_shard(array, grid)
+        """Make what chunks are written into, and the group of what is ours."""
 
-    def _stored(self) -> list[Array]:
-        return [array for array in self._arrays if array.alias is None]
+    @abstractmethod
+    def _settle(self) -> list[str]:
+        """Write what is left beside the manifest; return the paths that are still to be synced."""
 
-    def _make_shard(self, array: Array, grid: Grid) -> None:
-        """Make the file of a shard with all its room, and the index at its end."""
-        (self._path / array.node).mkdir()
-        index = shard_index(grid)
-        at = grid.count * grid.stride
-        fd = os.open(self._file(array), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-        try:
-            preallocate(fd, at + len(index))
-            write_all(fd, index, at)
-        finally:
-            os.close(fd)
+    def _shown(self) -> Document | None:
+        """Return consolidated metadata for the root, if there may be any."""
+        return None
 
-    def _file(self, array: Array) -> str:
-        return f"{self._path}/{array.node}/{chunk_key(array)}"
-
-    # Chunks.
-
-    def write(self, segment: Segment, data: Bytes) -> None:
-        """See `StepWriter.write`."""
-        self._lease.touch()
-        for extent in segment.extents:
-            self._write_extent(extent, data[extent.offset - segment.offset :])
-
-    def _write_extent(self, extent: Extent, data: Bytes) -> None:
-        array, grid = self._arrays[extent.array], self._grids[extent.array]
-        path = self._file(array)
-        with translated("write", path, self._nbytes):
-            if is_sharded(grid):
-                offset = extent.index * grid.stride
-                self._files.write(path, data, offset, extent.nbytes, whole=False)
-            else:
-                os.mkdir(f"{self._path}/{array.node}")
-                self._files.write(path, data, 0, extent.nbytes, whole=True)
-
-    # Metadata, durability.
+    # Durability.
 
     def seal(self, manifest: Manifest) -> None:
         """See `StepWriter.seal`."""
         packed = encode(manifest)
-        content = manifest_file(packed)
-        node = f"{RESERVED}/manifest.0"
-        record = Array(node, "uint8", (len(packed),), (len(packed),))
+        record = Array("/".join(MANIFEST), "uint8", (len(packed),), (len(packed),))
         with translated("write", str(self._path), self._nbytes):
-            for array in [*self._stored(), record]:
-                self._nodes[array.node] = array_document(array)
-                if array is record or not array.extents:
-                    (self._path / array.node).mkdir()
-            self._small_file(f"{node}/{chunk_key(record)}", content)
-            run_all([partial(self._write_node, n) for n in self._nodes], 4, "datastates-meta")
+            os.mkdir(self._at(record.node))
+            self._write_file(f"{record.node}/{chunk_key(record)}", manifest_file(packed))
+            self._write_document(record.node, array_document(record))
+            synced = [f"{record.node}/{chunk_key(record)}", f"{record.node}/zarr.json"]
+            synced += [*self._settle(), record.node, f"{RESERVED}/zarr.json", RESERVED]
+            paths = [*map(self._at, synced), str(self._path), str(self._path.parent)]
             if self._fsync:
-                run_all(self._syncs(), _SYNC_THREADS, "datastates-sync")
+                run_all([partial(sync_path, p) for p in paths], _SYNC_THREADS, "datastates-sync")
 
-    def _write_node(self, node: str) -> None:
-        text = np.frombuffer(to_json(self._nodes[node]), np.uint8)
-        self._small_file(f"{node}/zarr.json", text)
+    def _at(self, name: str) -> str:
+        return f"{self._path}/{name}"
 
-    def _small_file(self, name: str, content: Bytes) -> None:
-        self._files.write(f"{self._path}/{name}", content, 0, len(content), whole=True)
+    def _make_group(self, name: str) -> None:
+        os.mkdir(self._at(name))
+        self._write_document(name, group_document({}))
 
-    def _syncs(self) -> list[Callable[[], None]]:
-        """All that must be durable: files first, then the directories that name them."""
-        files = [self._file(array) for array in self._stored() if array.extents]
-        files.append(f"{self._path}/{RESERVED}/manifest.0/c.0")
-        for node in self._nodes:
-            files += [f"{self._path}/{node}/zarr.json", f"{self._path}/{node}"]
-        above = [str(self._path), str(self._path.parent)]
-        return [partial(sync_path, path) for path in [*files, *above]]
+    def _write_document(self, node: str, document: Mapping[str, object]) -> None:
+        self._write_file(f"{node}/zarr.json", np.frombuffer(to_json(dict(document)), np.uint8))
+
+    def _write_file(self, name: str, content: Bytes) -> None:
+        self._files.write(self._at(name), content, 0, len(content), whole=True)
 
     # The end.
 
     def commit(self, record: Record) -> Entry:
         """See `StepWriter.commit`."""
-        root = group_document(attributes(record, self._arrays))
-        shown = {name: doc for name, doc in self._nodes.items() if name.split("/")[0] != RESERVED}
-        found = consolidated(shown, self._stored())
-        if found is not None:
-            root["consolidated_metadata"] = found
+        root = group_document(attributes(record, self._arrays, self.layout))
+        shown = self._shown()
+        if shown is not None:
+            root["consolidated_metadata"] = shown
         text = to_json(root)
         if len(text) > MAX_RECORD_NBYTES:
             raise StorageError(f"the metrics and metadata of the step take {len(text)} bytes")
-        temporary, final = f"{self._path}/zarr.json.new", f"{self._path}/zarr.json"
+        temporary, final = self._at("zarr.json.new"), self._at("zarr.json")
         with translated("commit", final):
-            self._small_file("zarr.json.new", np.frombuffer(text, np.uint8))
+            self._write_file("zarr.json.new", np.frombuffer(text, np.uint8))
             if self._fsync:
                 sync_path(temporary)
             os.rename(temporary, final)

@@ -16,7 +16,7 @@ from datastates.errors import StorageError, UnknownClassError, UntrustedError, U
 from datastates.tier import Entry, Tier
 
 from .command import json_option, location_argument, step_argument
-from .formats import Exported, require_safetensors, write_safetensors, write_torch
+from .formats import Exported, require_safetensors, write_reference, write_safetensors, write_torch
 from .output import emit, emit_json, human, note, plural, progress, shown_path
 from .places import find_entry, open_place
 
@@ -30,6 +30,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @step_argument
 @click.option("--safetensors", type=_FILE, metavar="FILE", help="Write all tensors, and only them.")
 @click.option("--torch", type=_FILE, metavar="FILE", help="Write the state, for torch.load.")
+@click.option("--reference", type=_FILE, metavar="FILE", help="Write where all data lie, no data.")
 @click.option("--part", metavar="PART", help='Only this part, e.g. "model" or "optim/state".')
 @click.option("--trust", is_flag=True, help="Read pickled values too, which may run their code.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
@@ -39,30 +40,40 @@ def export(
     step: str | None,
     safetensors: Path | None,
     torch: Path | None,
+    reference: Path | None,
     part: str | None,
     trust: bool,
     force: bool,
     to_json: bool,
 ) -> None:
-    """Write a step to a safetensors or torch file.
+    """Write a step to a safetensors or torch file, or a reference to it for Zarr.
 
     The file appears whole or not at all. The state is put together in memory, and verified.
+
+    A reference file opens the step, of either layout, in any Zarr with fsspec, without this
+    package: zarr.open("reference://", storage_options={"fo": FILE, ...}). It names the step's
+    place once, as the template "step".
 
     In a safetensors file a tensor is called by its path, joined by dots: optim.state.0.exp_avg.
     Tied tensors are written once for each name. With --part, the file is that part alone, and
     names start below it.
     """
-    file = safetensors or torch
-    if file is None or (safetensors is not None and torch is not None):
-        raise click.UsageError("give either --safetensors FILE or --torch FILE")
+    chosen = [file for file in (safetensors, torch, reference) if file is not None]
+    if len(chosen) != 1:
+        raise click.UsageError("give one of --reference FILE, --safetensors FILE or --torch FILE")
+    if reference is not None and part is not None:
+        raise click.UsageError("--reference is about the whole step: leave --part out")
     if safetensors is not None:
         require_safetensors()
+    (file,) = chosen
     _check_target(file, force)
     place = open_place(location)
     entry = find_entry(place, step)
-    state = _restore(place.tier, entry, part, trust)
+    state = None if reference is not None else _restore(place.tier, entry, part, trust)
     with _appearing(file) as temporary:
-        if safetensors is not None:
+        if reference is not None:
+            done = write_reference(place.tier, entry, temporary)
+        elif safetensors is not None:
             done = write_safetensors(state, temporary, {"step": str(entry.step)})
         else:
             done = write_torch(state, temporary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -10,11 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datastates.errors import StorageError, UsageError
+from datastates.tier import Entry, Span, Tier
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Exported", "require_safetensors", "write_safetensors", "write_torch"]
+__all__ = [
+    "Exported",
+    "require_safetensors",
+    "write_reference",
+    "write_safetensors",
+    "write_torch",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,28 @@ def require_safetensors() -> None:
         raise UsageError(
             "the package safetensors is not installed: pip install 'datastates[export]'"
         )
+
+
+def write_reference(tier: Tier, entry: Entry, file: Path) -> Exported:
+    """Write where the keys of a step lie: fsspec's reference format (kerchunk), version 1.
+
+    Raises:
+        UsageError: the tier keeps no files.
+    """
+    with tier.open(entry) as reader:
+        keys = reader.as_zarr()
+        if keys is None:
+            raise UsageError(f"{tier!r} keeps no files that one could refer to")
+        found: dict[str, str | list[str | int]] = {}
+        for key, value in keys.items():
+            if isinstance(value, Span):
+                found[key] = [f"{{{{step}}}}/{value.file}", value.offset, value.nbytes]
+            else:
+                found[key] = value.decode()
+        arrays = sum(array.alias is None for array in reader.manifest().arrays)
+    templates = {"step": f"file://{tier.where(entry)}"}
+    file.write_text(json.dumps({"version": 1, "templates": templates, "refs": found}))
+    return Exported(arrays)
 
 
 def write_torch(state: Any, file: Path) -> Exported:

@@ -197,11 +197,17 @@ class PowerCut:
         return len(self._seen)
 
 
+def make_tier(request: dict[str, Any]) -> ZarrTier:
+    """Return the tier that a request asks for."""
+    options = {name: request[name] for name in ("fsync", "layout") if name in request}
+    return ZarrTier(f"{request['base']}/run", **options)
+
+
 def simulate(request: dict[str, Any], report: Report) -> None:
     """Save `saves` = [step, seed], with a power cut after each call; say what went wrong."""
     cut = PowerCut(request)
     Seam(request["base"], cut).install()
-    tier = ZarrTier(f"{request['base']}/run", fsync=request.get("fsync", True))
+    tier = make_tier(request)
     saver = ds.Checkpointer(tier, keep_last=request["keep_last"], arena_nbytes=ARENA_NBYTES)
     for step, seed in request["saves"]:
         cut.saving(step, seed)
@@ -232,7 +238,7 @@ def order(request: dict[str, Any], report: Report) -> None:
     """Make the same saves and say all calls in order, with the moments of acknowledgement."""
     seen = _Order()
     Seam(request["base"], seen).install()
-    tier = ZarrTier(f"{request['base']}/run", fsync=request.get("fsync", True))
+    tier = make_tier(request)
     saver = ds.Checkpointer(tier, keep_last=request["keep_last"], arena_nbytes=ARENA_NBYTES)
     for step, seed in request["saves"]:
         saver.save_async(state(seed), step=step, metrics={"seed": seed}).result()

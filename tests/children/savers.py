@@ -74,7 +74,10 @@ def save(request: dict[str, Any], report: Report) -> None:
     trap = Trap(base, request, report)
     Seam(base, trap).install()
     saver = ds.Checkpointer(
-        f"{base}/run", keep_last=request["keep_last"], arena_nbytes=ARENA_NBYTES
+        f"{base}/run",
+        keep_last=request["keep_last"],
+        arena_nbytes=ARENA_NBYTES,
+        layout=request.get("layout", "auto"),
     )
     for step, seed in request["saves"]:
         saver.save_async(state(seed), step=step, metrics={"seed": seed}).result()

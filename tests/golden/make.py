@@ -1,4 +1,6 @@
-"""Write the golden checkpoint of the format that this version writes: run from the root, once.
+"""Write the golden checkpoints of the format that this version writes, where they are missing.
+
+Run from the root, once:
 
     python tests/golden/make.py
 
@@ -19,13 +21,14 @@ from datastates.manifest import FORMAT  # noqa: E402
 
 if __name__ == "__main__":
     plan.EXTENT_NBYTES = 32 << 10  # so that a small array is a Zarr shard
-    place = HERE / f"format-{FORMAT}"
-    if place.exists():
-        sys.exit(f"{place} is there already")
-    with ds.Checkpointer(place) as ckpt:
-        ckpt.save(
-            golden_state.state(),
-            step=7,
-            metrics=golden_state.METRICS,
-            metadata=golden_state.METADATA,
-        )
+    for layout, name in (("tree", f"format-{FORMAT}"), ("packed", f"format-{FORMAT}-packed")):
+        if (HERE / name).exists():
+            print(f"{name} is there already")
+            continue
+        with ds.Checkpointer(HERE / name, layout=layout) as ckpt:
+            ckpt.save(
+                golden_state.state(),
+                step=7,
+                metrics=golden_state.METRICS,
+                metadata=golden_state.METADATA,
+            )
