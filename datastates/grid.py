@@ -89,8 +89,8 @@ class Grid:
 
     def piece(self, index: int) -> Piece:
         """Return what chunk `index` (in C order of the grid) holds."""
-        if not self.shape:
-            return Piece(0, self.itemsize, 0)
+        if self.chunk == self.shape or not self.shape:
+            return Piece(0, prod(self.shape) * self.itemsize, 0)
         split = self.split
         row = prod(self.shape[split + 1 :]) * self.itemsize
         outer, inner = divmod(index, self.counts[split])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
@@ -47,6 +49,18 @@ class Statistics:
     """Saves that were not, by a fault."""
     skipped: int
     """Saves that were given up, as `busy` asks."""
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Put garbage collections off: thousands of new objects start them, and all are still used."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +110,10 @@ class Saver:
         self._check_usable()
         started = monotonic()
         pipeline = self._open_pipeline()
-        flat = flatten(state, providers)
-        plan = self._plan(flat.leaves, lazy, pipeline.arena.budget)
-        packed = check_room(plan.arrays, flat.skeleton)
+        with _no_collection():
+            flat = flatten(state, providers)
+            plan = self._plan(flat.leaves, lazy, pipeline.arena.budget)
+            packed = check_room(plan.arrays, flat.skeleton)
         try:
             save = self._number(step, started)
         except StorageError as error:  # the storage cannot even tell the newest step

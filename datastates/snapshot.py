@@ -139,13 +139,15 @@ class Image:
         stop = 0
         for extent in segment.extents:
             start = extent.offset - segment.offset
-            data[stop:start] = 0  # what another save left there must not reach the disk
+            if start > stop:
+                data[stop:start] = 0  # what another save left there must not reach the disk
             stop = start + extent.nbytes
             self._finish_extent(extent, data[start:stop], copied is not None)
         data[stop : segment.nbytes] = 0
-        with self._lock:
-            if not self._settled or copied is None:
-                self._check_stamps({extent.array for extent in segment.extents})
+        if segment.lazy:
+            with self._lock:
+                if not self._settled or copied is None:
+                    self._check_stamps({extent.array for extent in segment.extents})
 
     def _finish_extent(self, extent: Extent, out: Bytes, there: bool) -> None:
         i, grid = extent.array, self._grids[extent.array]
@@ -154,7 +156,7 @@ class Image:
         if piece.padding:
             out[piece.nbytes : -CHECKSUM_NBYTES] = 0
             checksum = checksum_padding(checksum, piece.padding)
-        out[-CHECKSUM_NBYTES:] = np.frombuffer(checksum.to_bytes(4, "little"), np.uint8)
+        out.data[-CHECKSUM_NBYTES:] = checksum.to_bytes(CHECKSUM_NBYTES, "little")
         self._sums.setdefault(i, {})[extent.index] = checksum
         if i in self._prints and not self._prints[i].matches(extent.index, out[: piece.nbytes]):
             raise self._changed(i)
@@ -167,7 +169,8 @@ class Image:
         for start in range(0, piece.nbytes, _BLOCK_NBYTES):
             block = out[start : min(start + _BLOCK_NBYTES, piece.nbytes)]
             if not there:
-                self._check_stamps((i,))  # its memory may be gone
+                if i in self._stamps:
+                    self._check_stamps((i,))  # its memory may be gone
                 leaf.source.read(piece.start + start, block)
             checksum = crc32c(block.data, checksum)
         return checksum

@@ -22,6 +22,9 @@ from .workers import Workers
 
 __all__ = ["Stager"]
 
+_FEW = 32
+"""Extents in a segment from which on they are too small for threads."""
+
 
 class Stager:
     """Fills the arena with one job after the other; never with two at once."""
@@ -93,7 +96,11 @@ class Stager:
                 raise
             out = host if copied is None else device
             out.add()
-            self._copiers.submit(partial(self._copy, job, segment, region, copied, out))
+            copy = partial(self._copy, job, segment, region, copied, out)
+            if copied is None and len(segment.extents) > _FEW:
+                copy()  # mostly Python's work, over which threads would only fight
+            else:
+                self._copiers.submit(copy)
 
     def _copy(
         self, job: Job, segment: Segment, region: Region, copied: Event | None, out: Countdown

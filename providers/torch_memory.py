@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Hashable
 from functools import cached_property, lru_cache
 from math import prod
@@ -27,6 +28,12 @@ NAMES: dict[torch.dtype, str] = {
 
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 """And back."""
+
+_SMALL_NBYTES = 64 << 10
+_MEMMOVE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_memmove = ctypes.CFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
+_memmove_small = ctypes.PYFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.PyDLL(None)))
+"""Keeps the GIL: to give it away takes longer than a small copy."""
 
 _TYPESTR = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8", 16: "<c16"}
 _RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -88,21 +95,22 @@ class TensorSource:
 class HostSource(TensorSource):
     """A tensor in host memory."""
 
-    @cached_property
-    def _array(self) -> np.ndarray[Any, Any]:
-        return as_numpy(self._tensor)
+    def read(self, start: int, out: Bytes) -> None:
+        """Copy `[start, start + len(out))` into `out`."""
+        if self._tensor.is_contiguous():
+            move = _memmove if len(out) > _SMALL_NBYTES else _memmove_small
+            to = ctypes.addressof(ctypes.c_char.from_buffer(out))
+            move(to, self._tensor.data_ptr() + start, len(out))
+        else:
+            self._source.read(start, out)
 
     @cached_property
     def _source(self) -> ArraySource:
-        return ArraySource(self._array)
-
-    def read(self, start: int, out: Bytes) -> None:
-        """Copy `[start, start + len(out))` into `out`."""
-        self._source.read(start, out)
+        return ArraySource(as_numpy(self._tensor))
 
     def sample(self, items: npt.NDArray[np.int64]) -> Callable[[], Bytes]:
         """See `Watch.sample`."""
-        array = self._array
+        array = as_numpy(self._tensor)
         if array.flags.c_contiguous:
             found = array.reshape(-1)[items]
         else:
