@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from .errors import UsageError
@@ -91,8 +92,9 @@ class Guard:
             if optimizer is not None:
                 held = (group["params"] for group in optimizer.param_groups)
                 for tensor in _tensors([*held, *optimizer.state.values()]):
-                    start = tensor.data_ptr()
-                    yield start, start + tensor.numel() * tensor.element_size()
+                    with suppress(RuntimeError):  # sparse tensors and wrappers have no address
+                        start = tensor.data_ptr()
+                        yield start, start + tensor.numel() * tensor.element_size()
 
     def close(self) -> None:
         """Take the hooks back."""

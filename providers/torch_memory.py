@@ -99,7 +99,7 @@ class HostSource(TensorSource):
         """Copy `[start, start + len(out))` into `out`."""
         if self._tensor.is_contiguous():
             move = _memmove if len(out) > _SMALL_NBYTES else _memmove_small
-            to = ctypes.addressof(ctypes.c_char.from_buffer(out))
+            to = ctypes.addressof(ctypes.c_char.from_buffer(out.data))
             move(to, self._tensor.data_ptr() + start, len(out))
         else:
             self._source.read(start, out)

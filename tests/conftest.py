@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import torch
@@ -21,6 +22,8 @@ from hypothesis import settings
 
 import datastates as ds
 from datastates.cli import main
+from datastates.testing import GatedTier
+from datastates.tiers.memory import MemoryTier
 
 settings.register_profile("busy", deadline=None)  # other work on the machine is no failure
 settings.load_profile("busy")
@@ -166,3 +169,48 @@ def start() -> Iterator[Callable[..., Script]]:
     yield start
     for script in made:
         script.kill()
+
+
+class Held:
+    """A checkpointer whose arena of 8 MiB drains only while the test lets it."""
+
+    def __init__(self, **options: Any) -> None:
+        self.tier = GatedTier(MemoryTier(str(uuid4())), "write")
+        self.ckpt = ds.Checkpointer(self.tier, **{"arena_nbytes": 8 << 20} | options)
+
+    def go_on(self) -> None:
+        """Let writes pass."""
+        self.tier.gate.set()
+
+    def stop(self) -> None:
+        """Let them wait again."""
+        self.tier.gate.clear()
+        self.tier.reached.clear()
+
+    def ended(self, save: ds.Save, timeout_s: float = 30.0) -> ds.Save:
+        """Return the save once it has ended, well or not."""
+        with contextlib.suppress(ds.SaveError):
+            save.result(timeout_s)
+        assert save.done()
+        return save
+
+
+@pytest.fixture
+def hold() -> Iterator[Callable[..., Held]]:
+    """Make checkpointers that are held; each goes on, and is closed, at the end of the test."""
+    made: list[Held] = []
+
+    def make(**options: Any) -> Held:
+        made.append(Held(**options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.go_on()
+        each.ckpt.close()
+
+
+@pytest.fixture
+def held(hold: Callable[..., Held]) -> Held:
+    """One with default options."""
+    return hold()

@@ -1,4 +1,5 @@
-"""For those who write a tier or a provider: conformance suites, and tiers that misbehave.
+"""For those who write a tier or a provider: conformance suites, tiers that misbehave,
+and a device without hardware.
 
 The suites `TierTests` and `ProviderTests` are subclassed in a test module of yours; they need
 pytest and hypothesis (`pip install "datastates[testing]"`). The wrappers need nothing: each
@@ -12,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .counting import CountingTier
+from .fake_array import FakeArray, FakeProvider
+from .fake_device import FakeDevice, FakeEvent, FakePins, FakeStream
 from .faulty import Fault, FaultyTier, cut, flip
 from .gated import GatedTier
 from .samples import SampleStep, sample_step
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CountingTier",
+    "FakeArray",
+    "FakeDevice",
+    "FakeEvent",
+    "FakePins",
+    "FakeProvider",
+    "FakeStream",
     "Fault",
     "FaultyTier",
     "GatedTier",
