@@ -115,8 +115,11 @@ class Checkpointer(Steps):
         self._preemption = Preemption(self._saver.drain)
 
     def __repr__(self) -> str:
-        in_flight = len(self.statistics().in_flight)
-        state = "closed" if self._saver.closed else f"{in_flight} saves in flight"
+        if self._saver.elsewhere:
+            state = "of another process"
+        else:
+            in_flight = len(self.statistics().in_flight)
+            state = "closed" if self._saver.closed else f"{in_flight} saves in flight"
         return f"<Checkpointer {self._tier!r}: {state}>"
 
     @cached_property
@@ -257,7 +260,7 @@ class Checkpointer(Steps):
             CorruptError: damaged. `into` may be partly overwritten.
             StorageError: the storage failed, or (StorageTimeoutError) does not answer.
         """
-        self._saver.fence()
+        self._saver.fence(ended=True)
         options = RestoreOptions(
             into, check_parts("only", only), strict, device, trust, self._timeout_s, progress
         )
@@ -288,13 +291,15 @@ class Checkpointer(Steps):
     def close(self, timeout: float | None = None) -> None:
         """Wait until every save has ended, then give everything back. Closing twice is allowed.
 
+        In a forked process it does nothing: the saves are the other's.
+
         Args:
             timeout: seconds; `close_timeout_s` by default.
 
         Raises:
             as `wait`. The checkpointer is closed in any case.
         """
-        if self._saver.closed:
+        if self._saver.closed or self._saver.elsewhere:
             return
         self._preemption.uninstall()
         self._saver.close(self._close_timeout_s if timeout is None else timeout)

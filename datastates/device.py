@@ -17,18 +17,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from .provider import Source
-
-__all__ = ["Bytes", "Device", "Event", "Transfer"]
+__all__ = ["Bytes", "Device", "Event", "Source", "Transfer"]
 
 Bytes = npt.NDArray[np.uint8]
 """Raw memory as a one-dimensional, contiguous array of bytes; the view owns nothing."""
+
+
+class Source(Protocol):
+    """Where the bytes of a leaf come from."""
+
+    def read(self, start: int, out: Bytes) -> None:
+        """Copy the logical bytes `[start, start + len(out))`, in C order, into `out`.
+
+        Called from several threads at once, with ranges that do not overlap. `start` and the
+        length are multiples of the item size.
+        """
 
 
 class Event(ABC):

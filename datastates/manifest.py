@@ -8,7 +8,7 @@ relies on, so what is in a `Manifest` can be trusted to be consistent with itsel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -112,8 +112,9 @@ def encode(manifest: Manifest) -> bytes:
     Raises:
         StateError: it is too long to be read again.
     """
-    skeleton = manifest.packed or check_room(manifest.arrays, manifest.skeleton)
-    arrays = [
+    arrays, chunks = len(manifest.arrays), sum(map(len, manifest.checksums))
+    skeleton = manifest.packed or check_room(arrays, chunks, manifest.skeleton)
+    records = [
         [
             *(a.node, a.dtype, a.shape, a.chunk, a.offset, a.inline),
             a.alias and [a.alias.base, a.alias.offset, int(a.alias.strided)],
@@ -127,7 +128,7 @@ def encode(manifest: Manifest) -> bytes:
             "rank": manifest.rank,
             "world_size": manifest.world_size,
             "nbytes": manifest.nbytes,
-            "arrays": arrays,
+            "arrays": records,
             "skeleton": skeleton,
         }
     )
@@ -142,7 +143,7 @@ def _room(what: str, count: int, limit: int) -> None:
         )
 
 
-def check_room(arrays: Sequence[Array], skeleton: Skeleton) -> bytes:
+def check_room(arrays: int, chunks: int, skeleton: Skeleton) -> bytes:
     """Refuse what a reader would refuse as too long; return the packed skeleton.
 
     Raises:
@@ -150,8 +151,8 @@ def check_room(arrays: Sequence[Array], skeleton: Skeleton) -> bytes:
     """
     packed = pack(skeleton)
     _room("bytes in the state without its arrays", len(packed), MAX_SKELETON_NBYTES)
-    _room("arrays", len(arrays), MAX_ARRAYS)
-    _room("chunks", sum(array.extents for array in arrays), MAX_EXTENTS)
+    _room("arrays", arrays, MAX_ARRAYS)
+    _room("chunks", chunks, MAX_EXTENTS)
     if len(packed) > MAX_CONTAINERS:  # a container has at least one byte
         try:
             unpack(packed)

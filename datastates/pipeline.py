@@ -157,11 +157,11 @@ class Pipeline:
         self._ended(found.save)
         return True
 
-    def fence(self) -> None:
+    def fence(self, *, ended: bool = False) -> None:
         """Wait until the caller may change what is lazy; see `Stager.fence`."""
         job = self._staged
-        if job is not None and job.lazy and not job.staged.is_set():
-            self._stager.fence(job)
+        if job is not None and (job.lazy or ended) and not job.staged.is_set():
+            self._stager.fence(job, ended=ended)
 
     def refuse(self, save: Save, error: Exception) -> None:
         """End a save that cannot begin."""

@@ -81,6 +81,11 @@ class Plan:
     payload: int
     """Bytes of the state's own values, each stored byte counted once."""
 
+    @property
+    def chunks(self) -> int:
+        """How many extents there are."""
+        return sum(len(segment.extents) for segment in self.segments)
+
 
 def inline_value(leaf: ArrayLeaf) -> bytes | None:
     """Return the bytes of a single element, which lies in the plan itself; None for an array.

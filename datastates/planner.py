@@ -26,7 +26,7 @@ _Leaves = Sequence[tuple[Path, ArrayLeaf]]
 class _Made:
     """A plan, and what it was made from."""
 
-    structure: list[Any]
+    structure: tuple[Any, ...]
     memories: list[Memory | None]
     aliases: dict[int, Alias]
     plan: Plan
@@ -40,8 +40,13 @@ class Planner:
 
     def plan(self, leaves: _Leaves, arena_nbytes: int, lazy: Collection[int] = ()) -> Plan:
         """Return what `make_plan` would."""
-        structure: list[Any] = [(p, leaf.dtype, leaf.shape, leaf.device) for p, leaf in leaves]
-        structure.append((arena_nbytes, frozenset(lazy)))
+        structure = (
+            [path for path, _ in leaves],
+            [leaf.dtype for _, leaf in leaves],
+            [leaf.shape for _, leaf in leaves],
+            [leaf.device for _, leaf in leaves],
+            (arena_nbytes, frozenset(lazy)),
+        )
         memories = [leaf.memory for _, leaf in leaves]
         last = self._last
         if last is not None and last.structure == structure and _shares_alike(last, leaves):

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .device import Bytes, Device
+from .device import Bytes, Device, Source
 
 __all__ = [
     "Alias",
@@ -47,17 +47,6 @@ __all__ = [
 
 Finish = Callable[[], Any]
 """Called once, after the reads, to get the restored object."""
-
-
-class Source(Protocol):
-    """Where the bytes of a leaf come from."""
-
-    def read(self, start: int, out: Bytes) -> None:
-        """Copy the logical bytes `[start, start + len(out))`, in C order, into `out`.
-
-        Called from several threads at once, with ranges that do not overlap. `start` and the
-        length are multiples of the item size.
-        """
 
 
 class Watch(Protocol):

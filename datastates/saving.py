@@ -97,6 +97,11 @@ class Saver:
         """True once `close` was called."""
         return self._closed
 
+    @property
+    def elsewhere(self) -> bool:
+        """True in a process that was forked from the one that made this."""
+        return os.getpid() != self._pid
+
     def start(
         self,
         state: object,
@@ -113,7 +118,7 @@ class Saver:
         with _no_collection():
             flat = flatten(state, providers)
             plan = self._plan(flat.leaves, lazy, pipeline.arena.budget)
-            packed = check_room(plan.arrays, flat.skeleton)
+            packed = check_room(len(plan.arrays), plan.chunks, flat.skeleton)
         try:
             save = self._number(step, started)
         except StorageError as error:  # the storage cannot even tell the newest step
@@ -136,7 +141,10 @@ class Saver:
     def _check_usable(self) -> None:
         if self._closed:
             raise ClosedError("this checkpointer is closed")
-        if os.getpid() != self._pid:
+        self._check_process()
+
+    def _check_process(self) -> None:
+        if self.elsewhere:
             raise UsageError(
                 "this checkpointer belongs to the process that made it: a forked one has none of "
                 "its threads; make another there, for another location"
@@ -165,10 +173,10 @@ class Saver:
         for optimizer in optimizers:
             self._guard.add(optimizer, fence_if_alive)
 
-    def fence(self) -> None:
-        """See `Checkpointer.fence`."""
-        if self._pipeline is not None and os.getpid() == self._pid:
-            self._pipeline.fence()
+    def fence(self, *, ended: bool = False) -> None:
+        """See `Checkpointer.fence`; with `ended`, other threads and streams may change it, too."""
+        if self._pipeline is not None and not self.elsewhere:
+            self._pipeline.fence(ended=ended)
 
     def _number(self, step: int | None, started: float) -> Save:
         """Make the save, with the next free number unless one was asked for."""
@@ -222,6 +230,7 @@ class Saver:
 
     def statistics(self) -> Statistics:
         """See `Checkpointer.statistics`."""
+        self._check_process()
         if self._pipeline is None:
             return Statistics(ArenaStatistics(0, 0, 0), (), 0, 0, 0)
         p = self._pipeline
@@ -239,6 +248,7 @@ class Saver:
         Raises:
             SaveTimeoutError: one has not, after `timeout_s` seconds.
         """
+        self._check_process()
         if self._pipeline is not None:
             self._pipeline.drain(timeout_s)
 

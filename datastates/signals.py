@@ -36,6 +36,7 @@ class Preemption:
         self._grace_s: dict[int, float] = {}
         self._received: int | None = None
         self._deadline = 0.0
+        self._pid = os.getpid()
 
     @property
     def received(self) -> bool:
@@ -60,6 +61,9 @@ class Preemption:
         self._take_last[signum] = take_last
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:  # a forked child has no saves under way, only the handler
+            self._chain(signum, frame)
+            return
         if self._received is None:
             self._received = signum
             self._deadline = monotonic() + self._grace_s[signum]

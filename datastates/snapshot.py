@@ -13,7 +13,7 @@ own streams (`begin`), many at once, and only then waited for (`finish`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 
 import numpy as np
 from crc32c import crc32c
@@ -111,6 +111,8 @@ class Image:
         device = self._leaves[segment.extents[0].array].device
         if device is None:
             return None
+        arrays = {extent.array for extent in segment.extents}
+        self._check_unsettled(arrays)  # their memory may be gone, and a device is lost by that
         transfers = []
         for extent in segment.extents:
             piece = self._grids[extent.array].piece(extent.index)
@@ -121,8 +123,7 @@ class Image:
         try:
             with self._lock:
                 self._last[device] = event
-                if not self._settled:
-                    self._check_stamps({extent.array for extent in segment.extents})
+            self._check_unsettled(arrays)
         except BaseException:
             event.wait()  # it writes there until then
             raise
@@ -175,6 +176,11 @@ class Image:
             checksum = crc32c(block.data, checksum)
         return checksum
 
+    def _check_unsettled(self, arrays: Collection[int]) -> None:
+        with self._lock:
+            if not self._settled:
+                self._check_stamps(arrays)
+
     def _check_stamps(self, arrays: Collection[int]) -> None:
         for i in arrays:
             if i in self._stamps:
@@ -199,18 +205,26 @@ class Image:
         for device, event in last:
             device.hold(event)
 
-    def settle(self) -> None:
+    def settle(self, fail: Callable[[Exception], object], late: Exception | None = None) -> None:
         """Allow the caller to change what was lazy; every segment has begun.
 
         From here on counters may move: on a device the copies may not have ended, but what the
         caller queues now runs behind them.
 
-        Raises:
-            ChangedError: a lazy leaf has changed before.
+        Args:
+            fail: called where a lazy leaf has changed before. Under the lock: once the sources
+                are dropped, the save may end well at any moment, and must not fail after that.
+            late: why it fails where not all is copied; None where every segment has begun.
         """
         with self._lock:
-            if not self._settled:
-                self._check_stamps([i for i in self._stamps if self._leaves[i].device is not None])
+            try:
+                if late is not None and self._leaves:
+                    raise late
+                if not self._settled:
+                    on_devices = [i for i in self._stamps if self._leaves[i].device is not None]
+                    self._check_stamps(on_devices)
+            except Exception as error:
+                fail(error)
             self._settled = True
         self.hold_devices()
 

@@ -33,6 +33,7 @@ class Stager:
         self._arena, self._stall_timeout_s = arena, stall_timeout_s
         cores = len(os.sched_getaffinity(0))
         self._copiers = Workers(copiers or max(1, min(4, cores)), "datastates-copy")
+        self._receivers = Workers(2, "datastates-receive")  # who waits for devices copies nothing
         self._behind = Workers(1, "datastates-stage")
 
     def stage(self, job: Job, ended: Callable[[], None]) -> None:
@@ -100,7 +101,7 @@ class Stager:
             if copied is None and len(segment.extents) > _FEW:
                 copy()  # mostly Python's work, over which threads would only fight
             else:
-                self._copiers.submit(copy)
+                (self._copiers if copied is None else self._receivers).submit(copy)
 
     def _copy(
         self, job: Job, segment: Segment, region: Region, copied: Event | None, out: Countdown
@@ -117,22 +118,22 @@ class Stager:
         finally:
             out.done()
 
-    def fence(self, job: Job) -> None:
+    def fence(self, job: Job, *, ended: bool = False) -> None:
         """Wait until the caller may change what is lazy in a job; the save's faults stay its own.
 
-        A save that does not get there by the deadline fails, and the caller goes on.
+        With `ended`, until all is copied, so that any thread and stream may. A save that does not
+        get there by the deadline fails, and the caller goes on.
         """
         before = monotonic()
-        if not job.settled.wait(self._stall_timeout_s):
+        late: Exception | None = None
+        if not (job.staged if ended else job.settled).wait(self._stall_timeout_s):
             where = f"after {self._stall_timeout_s:g} s at the fence: the tiers do not drain"
-            job.fail(SaveTimeoutError(f"not copied {where} the arena"))
-        try:
-            job.image.settle()
-        except Exception as error:
-            job.fail(error)
+            late = SaveTimeoutError(f"not copied {where} the arena")
+        job.image.settle(job.fail, late)
         job.save._fenced(monotonic() - before)
 
     def close(self) -> None:
         """Let the threads go."""
         self._copiers.close()
+        self._receivers.close()
         self._behind.close()

@@ -1,5 +1,4 @@
-"""For those who write a tier or a provider: conformance suites, tiers that misbehave,
-and a device without hardware.
+"""For those who write a tier or a provider: suites, tiers that misbehave, a device to test with.
 
 The suites `TierTests` and `ProviderTests` are subclassed in a test module of yours; they need
 pytest and hypothesis (`pip install "datastates[testing]"`). The wrappers need nothing: each
