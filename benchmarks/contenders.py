@@ -94,12 +94,13 @@ class Raw(Contender):
 class Datastates(Contender):
     name = "datastates"
     durable = True
+    layout: ClassVar[str] = "auto"
 
     def __init__(self, root: Path) -> None:
         import datastates
 
         super().__init__(root)
-        self._checkpointer = datastates.Checkpointer(root)
+        self._checkpointer = datastates.Checkpointer(root, layout=self.layout)
 
     def place(self, number: int) -> Path:
         return self.root / f"step-{number:010d}"
@@ -112,6 +113,11 @@ class Datastates(Contender):
 
     def close(self) -> None:
         self._checkpointer.close()
+
+
+class DatastatesPacked(Datastates):
+    name = "datastates packed"
+    layout = "packed"
 
 
 class TorchSave(Contender):
@@ -209,5 +215,15 @@ class DcpAsync(Dcp):
 
 CONTENDERS: dict[str, type[Contender]] = {
     kind.name: kind
-    for kind in (Raw, Datastates, TorchSave, TorchMmap, TorchMapped, Safetensors, Dcp, DcpAsync)
+    for kind in (
+        Raw,
+        Datastates,
+        DatastatesPacked,
+        TorchSave,
+        TorchMmap,
+        TorchMapped,
+        Safetensors,
+        Dcp,
+        DcpAsync,
+    )
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
-from report import OURS, YARDSTICK
+from report import OURS, PACKED, YARDSTICK
 
 _PANELS = {"save": "save until durable", "cold": "restore, cold", "warm": "restore, warm"}
 _HIDDEN = (YARDSTICK, "torch.load mmap without copy")
@@ -27,7 +27,7 @@ def _panel(axes: Any, found: Mapping[str, Any]) -> None:
     names = sorted(shown, key=lambda name: shown[name]["median"])
     for y, name in enumerate(names):
         low, middle, high = (shown[name][k] for k in ("min", "median", "max"))
-        color = "tab:blue" if name == OURS else "tab:gray"
+        color = "tab:blue" if name in (OURS, PACKED) else "tab:gray"
         axes.plot([low, high], [y, y], color=color, lw=6, alpha=0.35, solid_capstyle="round")
         axes.plot(middle, y, "o", color=color, ms=7)
         label = f"{middle:.2f}" if middle >= 0.1 else f"{middle:.2g}"

@@ -11,7 +11,7 @@ from contenders import CONTENDERS
 from rich.console import Console
 from rich.table import Table
 
-OURS, YARDSTICK = "datastates", "raw"
+OURS, PACKED, YARDSTICK = "datastates", "datastates packed", "raw"
 Round = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]
 """phase → contender → its measurements; the yardstick has several in a round."""
 
@@ -77,32 +77,36 @@ class Check:
 
 def _others(phase: str, rounds: Sequence[Round]) -> list[str]:
     there = rounds[0].get(phase, {})
-    return [
-        n for n, c in CONTENDERS.items() if n in there and c.copies and n not in (OURS, YARDSTICK)
-    ]
+    own = (OURS, PACKED, YARDSTICK)
+    return [n for n, c in CONTENDERS.items() if n in there and c.copies and n not in own]
 
 
-def _cpu_ratios(rounds: Sequence[Round], phase: str, other: str) -> list[float]:
-    pairs = [(r[phase][OURS], r[phase][other]) for r in rounds]
+def _cpu_ratios(rounds: Sequence[Round], phase: str, ours: str, other: str) -> list[float]:
+    pairs = [(r[phase][ours], r[phase][other]) for r in rounds]
     return [mean(m["cpu_s"] for m in o) / mean(m["cpu_s"] for m in t) for o, t in pairs]
 
 
 def check(rounds: Sequence[Round]) -> list[Check]:
-    """Compare with the targets."""
+    """Compare with the targets, in both layouts."""
+    there = rounds[0].get("save", {})
+    return [c for ours in (OURS, PACKED) if ours in there for c in _check(rounds, ours)]
+
+
+def _check(rounds: Sequence[Round], ours: str) -> list[Check]:
     found = []
 
     def at_least(target: str, values: Sequence[float], limit: float) -> None:
         value = median(values)
-        found.append(Check(target, value, limit, value >= limit))
+        found.append(Check(f"{ours}: {target}", value, limit, value >= limit))
 
-    at_least("save against raw", ratios(rounds, "save", OURS, YARDSTICK), 0.7)
-    at_least("cold restore against raw", ratios(rounds, "cold", OURS, YARDSTICK), 0.7)
+    at_least("save against raw", ratios(rounds, "save", ours, YARDSTICK), 0.7)
+    at_least("cold restore against raw", ratios(rounds, "cold", ours, YARDSTICK), 0.7)
     for phase, what in (("save", "save"), ("warm", "warm restore")):
         for name in _others(phase, rounds):
-            at_least(f"{what} against {name}", ratios(rounds, phase, OURS, name), 1.0)
+            at_least(f"{what} against {name}", ratios(rounds, phase, ours, name), 1.0)
     for name in _others("save", rounds):
-        value = median(_cpu_ratios(rounds, "save", name))
-        found.append(Check(f"CPU of save against {name}", value, 0.5, value <= 0.5))
+        value = median(_cpu_ratios(rounds, "save", ours, name))
+        found.append(Check(f"{ours}: CPU of save against {name}", value, 0.5, value <= 0.5))
     return found
 
 
@@ -129,7 +133,7 @@ def _table(title: str, found: Mapping[str, Any]) -> Table:
             f"{values['extra_nbytes']['max'] / 2**20:.0f}",
         ]
         cells += [f"{values['stall_s']['median']:.2f}"] if "stall_s" in values else []
-        table.add_row(name, *cells, style="bold" if name == OURS else None)
+        table.add_row(name, *cells, style="bold" if name in (OURS, PACKED) else None)
     return table
 
 

@@ -82,11 +82,11 @@ def test_the_local_benchmark_judges_every_target(
     lines = [line for line in run[1].splitlines() if ": PASS  " in line or ": FAIL  " in line]
     targets = [check["target"] for check in result["states"]["gpt"]["checks"]]
     assert targets == [
-        "save against raw",
-        "cold restore against raw",
-        "save against safetensors",
-        "warm restore against safetensors",
-        "CPU of save against safetensors",
+        "datastates: save against raw",
+        "datastates: cold restore against raw",
+        "datastates: save against safetensors",
+        "datastates: warm restore against safetensors",
+        "datastates: CPU of save against safetensors",
     ]
     assert len(lines) == len(targets)
 
