@@ -167,7 +167,7 @@ class Checkpointer(Steps):
             self._providers,
             check_metrics(metrics),
             check_metadata(metadata),
-            check_parts("lazy", lazy) or (),
+            (check_parts("lazy", lazy) or ()) if lazy else (),
         )
         self._preemption.saved()
         return save
@@ -260,7 +260,8 @@ class Checkpointer(Steps):
             CorruptError: damaged. `into` may be partly overwritten.
             StorageError: the storage failed, or (StorageTimeoutError) does not answer.
         """
-        self._saver.fence(ended=True)
+        if into is not None:
+            self._saver.fence(ended=True)
         options = RestoreOptions(
             into, check_parts("only", only), strict, device, trust, self._timeout_s, progress
         )

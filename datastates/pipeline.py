@@ -112,13 +112,16 @@ class Pipeline:
         Raises:
             ClosedError: the pipeline was closed.
         """
-        if not self._admit(job):
+        if self._busy == "skip" and not self._fits(job):
+            self.refuse(job.save, SaveSkippedError("earlier saves are still being stored"))
             return
         before = monotonic()
         if not self._staging.acquire(timeout=self._stall_timeout_s):
             error = SaveTimeoutError("another save has been copying all the time")
             self.refuse(job.save, error)
             return
+        while self._busy == "supersede" and not self._fits(job) and self._give_up_oldest(job):
+            pass
         job.save._waited(monotonic() - before)
         with self._changed:
             if self._closed:
@@ -130,17 +133,8 @@ class Pipeline:
             self._changed.notify_all()
         self._stager.stage(job, self._staging.release)
 
-    def _admit(self, job: Job) -> bool:
-        """Apply the policy for a state that does not fit beside what is not stored yet."""
-        while self._busy != "wait" and not self._fits(job):
-            if self._busy == "skip":
-                self.refuse(job.save, SaveSkippedError("earlier saves are still being stored"))
-                return False
-            if not self._give_up_oldest(job):
-                return True
-        return True
-
     def _fits(self, job: Job) -> bool:
+        """Tell whether there is room for all of a state beside what is not stored yet."""
         copying = self._staged is not None and not self._staged.staged.is_set()
         room = self.arena.room_nbytes()
         return not copying and room >= min(job.plan.nbytes, self.arena.budget)

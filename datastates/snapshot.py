@@ -47,7 +47,8 @@ class Image:
     """
 
     def __init__(self, plan: Plan, leaves: Sequence[ArrayLeaf]) -> None:
-        self._arrays, self._grids, self._leaves = plan.arrays, plan.grids, list(leaves)
+        self._arrays, self._grids = plan.arrays, plan.grids
+        self._leaves = dict(enumerate(leaves))
         self._sums: dict[int, dict[int, int]] = {}
         self._stamps: dict[int, Hashable] = {}
         self._prints: dict[int, Fingerprint] = {}
@@ -66,7 +67,7 @@ class Image:
             lazy: arrays that will be copied after the call; each has a watch.
             full: read all of them, to catch the change of a single byte.
         """
-        for device in dict.fromkeys(leaf.device for leaf in self._leaves):
+        for device in dict.fromkeys(leaf.device for leaf in self._leaves.values()):
             if device is not None:
                 self._marks[device] = device.mark()
         for i in lazy:
@@ -227,6 +228,16 @@ class Image:
                 fail(error)
             self._settled = True
         self.hold_devices()
+
+    def drop_copied(self) -> None:
+        """Let go of what was copied in the call, in the caller's thread.
+
+        To free a tensor is to let the interpreter's lock go, and to get it back takes a thread of
+        ours 5 ms each time where the caller's is busy: with thousands, that is many seconds.
+        """
+        for i, leaf in list(self._leaves.items()):
+            if leaf.device is None and i not in self._stamps:
+                del self._leaves[i]
 
     def drop_sources(self) -> None:
         """Let go of the caller's memory; called when all is copied, or nothing more will be."""

@@ -51,6 +51,7 @@ class Stager:
             self._fill(job, (s for s in job.plan.segments if not s.lazy), host, device)
             job.image.hold_devices()
             host.wait()
+            job.image.drop_copied()
         except Exception as error:
             job.fail(error)
         except BaseException:  # the caller's own: Ctrl-C while this blocks, for instance

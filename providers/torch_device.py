@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -40,13 +41,40 @@ class CudaEvent(Event):
         self.event.synchronize()
 
 
+class Pinned:
+    """Where separately registered pieces of host memory begin: one copy may not span two."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._lock = threading.Lock()
+
+    def add(self, start: int) -> None:
+        """Note a piece."""
+        with self._lock:
+            insort(self._starts, start)
+
+    def remove(self, start: int) -> None:
+        """Forget a piece."""
+        with self._lock:
+            self._starts.remove(start)
+
+    def split(self, start: int, nbytes: int) -> Iterator[tuple[int, int]]:
+        """Yield the runs of `[start, start + nbytes)`, relative to it, that lie in one piece."""
+        with self._lock:
+            inside = self._starts[bisect_right(self._starts, start) :]
+        edges = [0, *(at - start for at in inside if at < start + nbytes), nbytes]
+        yield from pairwise(edges)
+
+
 class CudaDevice(Device):
     """One CUDA device. Sources have their elements, flat, in `flat`."""
+
+    _pinned = Pinned()  # of all devices: what one of them pins is pinned for the others
 
     def __init__(self, index: int) -> None:
         self._index = index
         self._stream = torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
-        self._pinned = Pinned()
+        self._pageable: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<CudaDevice {self._index}>"
@@ -87,6 +115,21 @@ class CudaDevice(Device):
         for start, stop in self._pinned.split(address(out), len(out)):
             host[start:stop].copy_(part[start:stop], non_blocking=True)
 
+    def sample(self, flat: Tensor, items: Tensor) -> Callable[[], Tensor]:
+        """Queue a look at some elements on the caller's stream, without waiting for that stream.
+
+        What is returned waits until they are on the host, and not for what was queued since.
+        """
+        index = items.pin_memory().to(flat.device, non_blocking=True)
+        found = flat[index].to("cpu", non_blocking=True)  # into pinned memory
+        there = self.mark()
+
+        def fetch() -> Tensor:
+            there.wait()
+            return found
+
+        return fetch
+
     def hold(self, event: Event) -> None:
         """See `Device.hold`."""
         assert isinstance(event, CudaEvent)
@@ -97,37 +140,22 @@ class CudaDevice(Device):
         code = _runtime().cudaHostRegister(address(memory), len(memory), _PORTABLE)
         if int(code) != 0:
             log.warning("%d bytes cannot be pinned (CUDA error %s)", len(memory), code)
+            self._pageable.add(address(memory))
+            self._forget_error()
         self._pinned.add(address(memory))
 
     def unpin(self, memory: Bytes) -> None:
         """See `Device.unpin`."""
         self._pinned.remove(address(memory))
-        _runtime().cudaHostUnregister(address(memory))
+        if address(memory) in self._pageable:
+            self._pageable.remove(address(memory))
+        else:
+            _runtime().cudaHostUnregister(address(memory))
 
-
-class Pinned:
-    """Where separately registered pieces of host memory begin: one copy may not span two."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._lock = threading.Lock()
-
-    def add(self, start: int) -> None:
-        """Note a piece."""
-        with self._lock:
-            insort(self._starts, start)
-
-    def remove(self, start: int) -> None:
-        """Forget a piece."""
-        with self._lock:
-            self._starts.remove(start)
-
-    def split(self, start: int, nbytes: int) -> Iterator[tuple[int, int]]:
-        """Yield the runs of `[start, start + nbytes)`, relative to it, that lie in one piece."""
-        with self._lock:
-            inside = self._starts[bisect_right(self._starts, start) :]
-        edges = [0, *(at - start for at in inside if at < start + nbytes), nbytes]
-        yield from pairwise(edges)
+    def _forget_error(self) -> None:
+        """Raise here what the runtime keeps of a failed call; the next kernel would otherwise."""
+        with suppress(RuntimeError):
+            torch.zeros(1, device=f"cuda:{self._index}")
 
 
 def _runtime() -> Any:
@@ -139,7 +167,7 @@ def _cuda(index: int) -> CudaDevice:
     return CudaDevice(index)
 
 
-def device_of(tensor: Tensor) -> Device | None:
+def device_of(tensor: Tensor) -> CudaDevice | None:
     """Return the device whose streams bring a tensor to the host; None where reads just block."""
     if tensor.device.type != "cuda":
         return None

@@ -134,20 +134,31 @@ class DeviceSource(TensorSource):
 
     def sample(self, items: npt.NDArray[np.int64]) -> Callable[[], Bytes]:
         """See `Watch.sample`; queued on the stream of the caller."""
-        values = self.flat[torch.from_numpy(items).to(self.flat.device)]
+        device, index = device_of(self._tensor), torch.from_numpy(items)
+        if device is not None:
+            fetch = device.sample(self.flat, index)
+            return lambda: bytes_of(fetch().numpy())
+        values = self.flat[index.to(self.flat.device)]
         return lambda: bytes_of(values.cpu().numpy())
 
 
 class DeviceSink:
-    """Takes bytes for a tensor that is not in host memory."""
+    """Takes bytes for a tensor that is not in host memory.
+
+    Behind what the thread that makes it has queued: those that write have streams of their own.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = raw(tensor)
+        device = device_of(tensor)
+        self._ready = None if device is None else device.mark()
         self.nbytes = tensor.numel() * tensor.element_size()
         """How many bytes fill it."""
 
     def write(self, start: int, data: Bytes) -> None:
         """Store the bytes `[start, start + len(data))`; blocks until they are on the device."""
+        if self._ready is not None:
+            self._ready.wait()
         size = self._tensor.element_size()
         values = torch.from_numpy(data).view(self._tensor.dtype)
         if self._tensor.is_contiguous():

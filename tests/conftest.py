@@ -18,11 +18,13 @@ import torch
 from children.client import Children
 from cli_support import save
 from click.testing import CliRunner, Result
+from device_support import ORDERS
+from device_support import checkpointer as on_devices
 from hypothesis import settings
 
 import datastates as ds
 from datastates.cli import main
-from datastates.testing import GatedTier
+from datastates.testing import FakeDevice, GatedTier
 from datastates.tiers.memory import MemoryTier
 
 settings.register_profile("busy", deadline=None)  # other work on the machine is no failure
@@ -214,3 +216,33 @@ def hold() -> Iterator[Callable[..., Held]]:
 def held(hold: Callable[..., Held]) -> Held:
     """One with default options."""
     return hold()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., ds.Checkpointer]]:
+    """Make checkpointers in memory that take arrays of a fake device; each is closed at its end."""
+    made: list[ds.Checkpointer] = []
+
+    def make(*arguments: Any, **options: Any) -> ds.Checkpointer:
+        made.append(on_devices(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close(30)
+
+
+@pytest.fixture(params=ORDERS)
+def device(request: pytest.FixtureRequest) -> Iterator[FakeDevice]:
+    """A fake device, in each of several orders."""
+    made = FakeDevice(ORDERS[request.param])
+    yield made
+    assert made.pins.faults == [] and made.pageable == 0
+
+
+@pytest.fixture
+def any_device() -> Iterator[FakeDevice]:
+    """A fake device, for what does not depend on the order."""
+    made = FakeDevice()
+    yield made
+    assert made.pins.faults == [] and made.pageable == 0

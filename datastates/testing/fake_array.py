@@ -135,14 +135,16 @@ class _Source:
 
 
 class _Sink:
-    """Takes the bytes of an array."""
+    """Takes the bytes of an array, behind what its maker has queued: others write, elsewhere."""
 
     def __init__(self, array: FakeArray) -> None:
         self._array = array
+        self._ready = array.device.mark()
         self.nbytes = array.numel() * array.element_size()
 
     def write(self, start: int, data: Bytes) -> None:
         """See `Sink.write`."""
+        self._ready.wait()
         self._array.write(start, data)
 
 
