@@ -150,7 +150,7 @@ class Checkpointer(Steps):
                 again, and the old one stays valid until the new one is committed.
             metrics: numbers to rank steps by.
             metadata: whatever JSON can hold.
-            lazy: parts, such as `["model"]`, that you will not change before you call `fence()`.
+            lazy: parts, such as `["model"]`, that you neither change nor free before `fence()`.
                 One that does change fails the save, and is never published.
 
         Returns:
@@ -181,7 +181,8 @@ class Checkpointer(Steps):
 
         Each of their steps begins with `fence()`. A parameter or an optimizer's state that is
         changed by anything else between `save_async` and the fence, without a `fence()` before,
-        fails that save (its error names the tensor, which is copied at once from then on).
+        fails that save (its error names the tensor, which is copied at once from then on). To
+        free its storage, as `untyped_storage().resize_(0)` does, needs a `fence()` before, too.
 
         Args:
             optimizers: of `torch.optim`, or alike; held weakly. One more call adds more.

@@ -62,7 +62,13 @@ class Guard:
         self._optimizers.append(weakref.ref(optimizer))
 
     def distrust(self, name: str) -> None:
-        """Copy the array of this name at once from now on: it was caught changing."""
+        """Copy the array of this name at once from now on: it was caught changing.
+
+        Where two of a part were caught, so is all of that part: each catch costs a save.
+        """
+        part = name.partition("/")[0]
+        if any(other != name and other.startswith(f"{part}/") for other in self._distrusted):
+            self._distrusted.add(part)
         self._distrusted.add(name)
 
     def lazy(
@@ -82,8 +88,11 @@ class Guard:
                 leaf.memory.stop <= guarded.get(leaf.memory.start, 0)
                 or any(path[: len(part)] == part for part in vouched)
             )
-            and not (self._distrusted and encode_path(path) in self._distrusted)
+            and not (self._distrusted and self._is_distrusted(encode_path(path)))
         )
+
+    def _is_distrusted(self, name: str) -> bool:
+        return name in self._distrusted or name.partition("/")[0] in self._distrusted
 
     def _memory(self) -> Iterator[tuple[int, int]]:
         """Yield first and last address of all that the guarded optimizers change."""

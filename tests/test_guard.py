@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import datastates as ds
+from datastates.guard import Guard
 from datastates.testing import SlowTier
 from datastates.tiers.memory import MemoryTier
 
@@ -469,3 +470,13 @@ def test_what_is_no_optimizer_is_refused_with_a_way_out(held: Any, wrong: object
     held.go_on()
     with pytest.raises(ds.UsageError, match=f"{type(wrong).__name__}.*fence"):
         held.ckpt.guard(wrong)
+
+
+def test_a_part_that_was_caught_twice_is_copied_at_once_as_a_whole() -> None:
+    """Each catch costs a save: swapping the weights of a whole model must not cost one for each."""
+    guard = Guard()
+    for name in ("model/a", "model/a", "optim/b"):
+        guard.distrust(name)
+    assert guard._is_distrusted("model/a") and not guard._is_distrusted("model/c")
+    guard.distrust("model/b")
+    assert guard._is_distrusted("model/c") and not guard._is_distrusted("optim/c")

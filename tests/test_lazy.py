@@ -67,7 +67,7 @@ def test_what_nobody_vouches_for_is_copied_in_the_call(held: Any) -> None:
     assert found["model"]["n"] == [1] and found["model"]["bias"].all() and found["filler"].all()
 
 
-@pytest.mark.parametrize("wrong", ["model", [], [3], 5])
+@pytest.mark.parametrize("wrong", ["model", [3], [()], 5])
 def test_parts_that_are_none_are_refused(held: Any, wrong: Any) -> None:
     held.go_on()
     with pytest.raises(ds.UsageError, match="lazy"):
