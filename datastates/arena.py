@@ -61,11 +61,11 @@ class Arena:
     """
 
     def __init__(self, budget: int) -> None:
-        if budget < MIN_ARENA_NBYTES:
+        if type(budget) is not int or budget < MIN_ARENA_NBYTES:
             raise UsageError(
-                f"an arena of {budget} bytes is too small; give at least {MIN_ARENA_NBYTES}"
+                f"arena_nbytes must be a whole number from {MIN_ARENA_NBYTES}, not {budget!r}"
             )
-        self._budget = budget // PAGE * PAGE
+        self._budget = self._limit = budget // PAGE * PAGE
         self._changed = threading.Condition()
         self._queue: deque[object] = deque()
         self._memory: Bytes | None = None
@@ -89,10 +89,16 @@ class Arena:
         with self._changed:
             return ArenaStatistics(self._budget, self._nbytes, self._used)
 
+    def limit(self, nbytes: int) -> None:
+        """Hold no more than `nbytes`, within the budget; what is held already stays."""
+        with self._changed:
+            self._limit = min(self._budget, max(align(nbytes), MIN_ARENA_NBYTES, self._nbytes))
+            self._changed.notify_all()
+
     def room_nbytes(self) -> int:
         """Return how much could be lent now, were it asked for in small pieces."""
         with self._changed:
-            return self._budget - self._used
+            return self._limit - self._used
 
     def pin_for(self, device: Device) -> None:
         """Register the memory, what is there and what comes, for the copies of such devices.
@@ -138,7 +144,7 @@ class Arena:
                     if (start := self._cut(size)) is not None:
                         self._used += size
                         return Region(start, self._block()[start : start + nbytes])
-                    if self._nbytes < self._budget:
+                    if self._nbytes < self._limit:
                         return None
                 if not self._changed.wait(max(0.0, deadline - monotonic())):
                     raise _LateError
@@ -161,7 +167,7 @@ class Arena:
         with self._changed:
             start, block = self._nbytes, self._block()
         more = max(align(size), HUGE, min(start, _STEP_NBYTES))
-        stop = min(self._budget, start + more)
+        stop = min(self._limit, start + more)
         piece = block[start:stop]
         populate(piece)
         for device in self._devices.values():

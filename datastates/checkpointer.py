@@ -75,10 +75,10 @@ class Checkpointer(Steps):
             layout: how each step lies at the location: as a "tree" of Zarr arrays, which any Zarr
                 reader opens; "packed" into one file, for very many tensors and for network file
                 systems; or "auto", which chooses. A restore finds out by itself.
-            arena_nbytes: most host memory to stage in. Default: a quarter of what is free at the
-                first save. What is not needed is not taken. Room for two states lets one be
-                copied while the other is stored; with less than one, `save_async` (for what is
-                lazy, the fence) waits until enough of the state is written.
+            arena_nbytes: most host memory to stage in. Default: room for two states, but no more
+                than a quarter of what is free at the first save. What is not needed is not taken.
+                Two states let one be copied while the other is stored; with less than one,
+                `save_async` (for what is lazy, the fence) waits until enough is written.
             busy: what becomes of a save that does not fit into the arena beside earlier ones:
                 "wait" for room, "skip" it, or let it "supersede" those that nobody has begun to
                 store. A save given up so is reported by its handle, a warning, and `statistics`.

@@ -6,6 +6,7 @@ import json
 import numbers
 import operator
 from collections.abc import Hashable, Mapping, Sequence
+from threading import TIMEOUT_MAX
 from typing import Any, TypeGuard
 
 from .errors import UsageError
@@ -51,7 +52,7 @@ def check_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
         UsageError: a name is no string, or a value no number.
     """
     found = {}
-    for name, value in dict(metrics or {}).items():
+    for name, value in _as_dict("metrics", metrics).items():
         convertible = isinstance(value, numbers.Real) or hasattr(value, "item")
         if not isinstance(name, str) or not convertible or isinstance(value, str | bytes):
             raise UsageError(f"metrics[{name!r}] must be a number, not {type(value).__name__}")
@@ -60,6 +61,13 @@ def check_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise UsageError(f"metrics[{name!r}] is not one number: {error}") from error
     return found
+
+
+def _as_dict(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    try:
+        return dict(value or {})
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} must be a dict, not {value!r:.60}") from error
 
 
 def nests_deeper(value: object, limit: int) -> bool:
@@ -81,7 +89,7 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     Raises:
         UsageError: JSON cannot hold it exactly, or it is over 1 MiB (put it into the state then).
     """
-    given = dict(metadata or {})
+    given = _as_dict("metadata", metadata)
     try:
         text = json.dumps(given, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -112,7 +120,7 @@ def check_parts(
     for part in parts:
         if isinstance(part, str):
             paths.append(tuple(part.split("/")))
-        elif isinstance(part, Sequence) and part:
+        elif isinstance(part, Sequence) and part and all(isinstance(k, Hashable) for k in part):
             paths.append(tuple(part))
         else:
             raise UsageError(f"{name}: {part!r} is neither a string nor a tuple of keys")
@@ -120,14 +128,16 @@ def check_parts(
 
 
 def check_positive(**values: float) -> None:
-    """Refuse what is not a positive number.
+    """Refuse what is not a positive number, of seconds that one can wait.
 
     Raises:
         UsageError: naming the argument.
     """
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise UsageError(f"{name} must be a positive number, not {value!r}")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < value <= TIMEOUT_MAX:
+            most = f" up to {TIMEOUT_MAX:.0f}" if number and value > 0 else ""
+            raise UsageError(f"{name} must be a positive number{most}, not {value!r}")
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> Any:

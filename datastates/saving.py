@@ -34,6 +34,7 @@ from .tree import flatten
 __all__ = ["SaveOptions", "Saver", "Statistics"]
 
 _MIN_DEFAULT_ARENA_NBYTES = 64 << 20
+_SLACK_NBYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Saver:
             Arena(options.arena_nbytes)  # refuses what is too small now, not at the first save
         self._tier, self._catalog, self._options = tier, catalog, options
         self._guard = Guard()
+        weakref.finalize(self, self._guard.close)
         self._planner = Planner()
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -135,6 +137,8 @@ class Saver:
         self._warn_space(plan.nbytes)
         leaves = [leaf for _, leaf in flat.leaves]
         full = self._options.full_check
+        if self._options.arena_nbytes is None:
+            pipeline.arena.limit(2 * plan.nbytes + _SLACK_NBYTES)
         pipeline.submit(Job(save, plan, flat.skeleton, leaves, record, full, packed))
         return save
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .catalog import Catalog
-from .checks import check_step
+from .checks import check_choice, check_step
 from .errors import UsageError
 from .retention import Mode, Retention
 from .tier import Tier
@@ -69,7 +69,8 @@ class Steps:
         if metric is None and default is None:
             raise UsageError("best(): name a metric, or give keep_best to the Checkpointer")
         chosen = metric if metric is not None else default[0]  # type: ignore[index]
-        return self._catalog.best(chosen, mode or (default[1] if default else "min"))
+        chosen_mode = mode or (default[1] if default else "min")
+        return self._catalog.best(chosen, check_choice("mode", chosen_mode, ("min", "max")))
 
     def info(self, step: int | None = None) -> StepInfo:
         """Return what is recorded of a step (the newest by default).

@@ -246,3 +246,17 @@ def test_free_memory_is_what_the_system_and_the_container_leave(
         patched.setattr("builtins.open", open_)
         found = memory.available_nbytes()
     assert found == expected or (expected is None and found > 0)
+
+
+def test_a_limit_below_the_budget_can_be_raised_and_takes_nothing_back() -> None:
+    arena = Arena(64 * MIB)
+    arena.limit(MIB)
+    held = [arena.acquire(4 * MIB, 0.0) for _ in range(2)]
+    with pytest.raises(SaveTimeoutError):
+        arena.acquire(PAGE, 0.0)
+    arena.limit(12 * MIB)
+    held.append(arena.acquire(4 * MIB, 0.0))
+    arena.limit(MIB)
+    assert arena.statistics().nbytes == 12 * MIB and arena.room_nbytes() == 0
+    arena.limit(1 << 40)
+    assert arena.room_nbytes() == 52 * MIB

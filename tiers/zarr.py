@@ -35,7 +35,7 @@ from datastates.tier import DurableTier, Entry, Incomplete, Record, StepReader, 
 from . import lease
 from .layout import LAYOUTS, choose
 from .posix import Files, free_nbytes, sync_path, translated
-from .zarr_metadata import PACKED, TREE, read_record
+from .zarr_metadata import MALFORMED, PACKED, TREE, read_record
 from .zarr_packed import IMAGE, PackedReader, PackedWriter
 from .zarr_reader import ZarrReader, read_document
 from .zarr_tree import TreeReader, TreeWriter
@@ -46,7 +46,6 @@ log = logging.getLogger("datastates")
 _WRITERS: dict[str, type[ZarrWriter]] = {TREE: TreeWriter, PACKED: PackedWriter}
 _NAME = re.compile(r"step-([0-9]{10,19})(?:\.([1-9][0-9]*))?", re.ASCII)
 _MOMENT_MS = 100
-_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _REASONS = {
     lease.Holder.ALIVE: "it is being written now",
     lease.Holder.UNKNOWN: "another host writes it, or has stopped within the last hour",
@@ -211,7 +210,7 @@ class ZarrTier(DurableTier):
             directory = self._open_directory(entry)
             try:
                 return read_record(entry.step, read_document(directory))
-            except (*_MALFORMED, RecursionError) as error:
+            except (*MALFORMED, RecursionError) as error:
                 raise FormatError(
                     f"{path} is no commit record: {error!r:.200}", step=entry.step
                 ) from error

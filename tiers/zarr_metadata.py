@@ -33,6 +33,9 @@ RESERVED = ".datastates"
 TREE, PACKED = "tree", "packed"
 """The layouts: a file for each array, or one for all."""
 
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What `read_record` raises where a document is none."""
+
 MAX_RECORD_NBYTES = 8 << 20
 """A longer commit record, which is the root document, is neither written nor read."""
 

@@ -23,7 +23,15 @@ from datastates.tier import Damage, Entry, Span, StepReader
 
 from .posix import Files, open_beneath, translated
 from .zarr_keys import ZarrKeys
-from .zarr_metadata import MAX_RECORD_NBYTES, RESERVED, chunk_key, is_sharded, shard_index
+from .zarr_metadata import (
+    MALFORMED,
+    MAX_RECORD_NBYTES,
+    RESERVED,
+    chunk_key,
+    is_sharded,
+    read_record,
+    shard_index,
+)
 
 MANIFEST = (RESERVED, "manifest.0")
 """The node of the manifest."""
@@ -93,7 +101,22 @@ class ZarrReader(StepReader):
 
     def problems(self) -> list[Damage]:
         """See `StepReader.problems`: documents, and ends of data, that mislead a Zarr reader."""
-        return [wrong for array in self.manifest().arrays for wrong in self._misleading(array)]
+        arrays = self.manifest().arrays
+        return [*self._record(), *(wrong for array in arrays for wrong in self._misleading(array))]
+
+    def _record(self) -> list[Damage]:
+        """A step can be restored without its record, but no Zarr reader opens it."""
+        try:
+            with translated("read", "zarr.json"):
+                read_record(self._entry.step, read_document(self._directory))
+        except CorruptError as error:
+            found = self._or_gone(error)
+            if found is not error:
+                raise found from error
+            return [Damage("zarr.json", str(error).removeprefix("zarr.json "))]
+        except (*MALFORMED, RecursionError) as error:
+            return [Damage("zarr.json", f"is no commit record: {error!r:.200}")]
+        return []
 
     def _misleading(self, array: Array) -> list[Damage]:
         if not array.extents or self._ends_right(array):
@@ -112,7 +135,10 @@ class ZarrReader(StepReader):
             except CorruptError:
                 return True
             with open(fd, "rb") as file:
-                file.seek(start + data_nbytes(grid) - len(index))
+                stop = start + data_nbytes(grid)
+                if stop > os.fstat(fd).st_size:
+                    return not index
+                file.seek(stop - len(index))
                 return file.read(len(index)) == index and (self._shared or not file.read(1))
 
     def as_zarr(self) -> ZarrKeys:
