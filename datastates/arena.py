@@ -124,7 +124,7 @@ class Arena:
             self._queue.append(ticket)
         try:
             while (region := self._take(ticket, size, nbytes, deadline)) is None:
-                self._grow(size)  # alone: only the first of the queue comes here
+                self._grow(size)
             return region
         except _LateError:
             raise SaveTimeoutError(
@@ -162,20 +162,35 @@ class Arena:
                 return start
         return None if size else 0
 
-    def _grow(self, size: int) -> None:
-        """Take more memory: as much again as there is, within bounds."""
+    def prepare(self, nbytes: int) -> None:
+        """Take memory up to `nbytes`, so that nobody has to wait for it later; blocks for it."""
+        while self._grow(0, nbytes):
+            pass
+
+    def _grow(self, size: int, upto: int | None = None) -> bool:
+        """Take more memory: as much again as there is, within bounds; tell whether there was any.
+
+        Several threads at once: each populates what it has claimed.
+        """
         with self._changed:
-            start, block = self._nbytes, self._block()
-        more = max(align(size), HUGE, min(start, _STEP_NBYTES))
-        stop = min(self._limit, start + more)
-        piece = block[start:stop]
-        populate(piece)
-        for device in self._devices.values():
-            device.pin(piece)
-        self._pieces.append(piece)
-        with self._changed:
+            start = self._nbytes
+            more = max(align(size), HUGE, min(start, _STEP_NBYTES))
+            most = self._limit if upto is None else min(self._limit, align(upto))
+            stop = max(start, min(most, start + more))
+            if stop == start:
+                return False
+            piece = self._block()[start:stop]
             self._nbytes = stop
-            self._put(start, stop - start)
+        try:
+            populate(piece)
+            for device in self._devices.values():
+                device.pin(piece)
+            self._pieces.append(piece)
+        finally:
+            with self._changed:
+                self._put(start, stop - start)
+                self._changed.notify_all()
+        return True
 
     def _put(self, start: int, size: int) -> None:
         merged: list[tuple[int, int]] = []
@@ -204,7 +219,8 @@ class Arena:
             self._memory = None
             self._pieces = []
             self._devices = {}
-            self._nbytes, self._free = 0, []
+            self._nbytes = self._limit = 0
+            self._free = []
 
 
 class _LateError(Exception):

@@ -181,8 +181,9 @@ class Checkpointer(Steps):
 
         Each of their steps begins with `fence()`. A parameter or an optimizer's state that is
         changed by anything else between `save_async` and the fence, without a `fence()` before,
-        fails that save (its error names the tensor, which is copied at once from then on). To
-        free its storage, as `untyped_storage().resize_(0)` does, needs a `fence()` before, too.
+        fails that save (its error names the tensor; the part of the state that it is in is copied
+        at once from then on). To free its storage, as `untyped_storage().resize_(0)` does, needs a
+        `fence()` before, too.
 
         Args:
             optimizers: of `torch.optim`, or alike; held weakly. One more call adds more.

@@ -62,14 +62,11 @@ class Guard:
         self._optimizers.append(weakref.ref(optimizer))
 
     def distrust(self, name: str) -> None:
-        """Copy the array of this name at once from now on: it was caught changing.
+        """Copy the part that the array of this name is in at once from now on.
 
-        Where two of a part were caught, so is all of that part: each catch costs a save.
+        It was caught changing, so somebody breaks the promise; and samples do not catch everything.
         """
-        part = name.partition("/")[0]
-        if any(other != name and other.startswith(f"{part}/") for other in self._distrusted):
-            self._distrusted.add(part)
-        self._distrusted.add(name)
+        self._distrusted.add(name.partition("/")[0])
 
     def lazy(
         self, leaves: Sequence[tuple[Path, ArrayLeaf]], vouched: Sequence[Path] = ()
@@ -88,11 +85,11 @@ class Guard:
                 leaf.memory.stop <= guarded.get(leaf.memory.start, 0)
                 or any(path[: len(part)] == part for part in vouched)
             )
-            and not (self._distrusted and self._is_distrusted(encode_path(path)))
+            and not (self._distrusted and self._is_distrusted(path))
         )
 
-    def _is_distrusted(self, name: str) -> bool:
-        return name in self._distrusted or name.partition("/")[0] in self._distrusted
+    def _is_distrusted(self, path: Path) -> bool:
+        return encode_path(path).partition("/")[0] in self._distrusted
 
     def _memory(self) -> Iterator[tuple[int, int]]:
         """Yield first and last address of all that the guarded optimizers change."""

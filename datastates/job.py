@@ -49,6 +49,8 @@ class Job:
     image: Image = field(init=False)
     settled: threading.Event = field(default_factory=threading.Event)
     """Set once the caller may change what is lazy: it is copied, or queued on its device."""
+    handed_on: bool = False
+    """True once the thread that follows the call has been asked to end its staging."""
     staged: threading.Event = field(default_factory=threading.Event)
     """Set once all is in the arena, or nothing more will be."""
     ready: queue.SimpleQueue[tuple[Segment, Region] | None] = field(

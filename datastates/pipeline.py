@@ -28,7 +28,7 @@ from typing import Literal
 
 from .arena import Arena
 from .draining import Drainer
-from .errors import ClosedError, SaveSkippedError, SaveTimeoutError
+from .errors import ClosedError, SaveError, SaveSkippedError, SaveTimeoutError
 from .job import Job, kept_going
 from .save import Save, SaveStatus
 from .staging import Stager
@@ -122,16 +122,37 @@ class Pipeline:
             return
         while self._busy == "supersede" and not self._fits(job) and self._give_up_oldest(job):
             pass
-        job.save._waited(monotonic() - before)
+        try:
+            job.save._waited(monotonic() - before)
+            self._enqueue(job)
+            self._stager.stage(job, self._staging.release)
+        except BaseException as error:
+            if not job.handed_on:
+                self._abandon(job, error)
+            raise
+
+    def _enqueue(self, job: Job) -> None:
         with self._changed:
             if self._closed:
-                self._staging.release()
                 raise ClosedError("this checkpointer is closed")
-            self._open.append(job.save)
             self._jobs.append(job)
+            self._open.append(job.save)
             self._staged = job
             self._changed.notify_all()
-        self._stager.stage(job, self._staging.release)
+
+    def _abandon(self, job: Job, error: BaseException) -> None:
+        """End a save whose call was interrupted, wherever that was, so that the next ones go on."""
+        job.fail(error if isinstance(error, Exception) else SaveError("the call was interrupted"))
+        job.save.exception()  # whoever is raised at need not be told again
+        with self._changed:
+            queued = job.save in self._open
+            if not queued and job in self._jobs:
+                self._jobs.remove(job)
+        job.ready.put(None)
+        job.staged.set()
+        self._staging.release()
+        if not queued:
+            self._ended(job.save)
 
     def _fits(self, job: Job) -> bool:
         """Tell whether there is room for all of a state beside what is not stored yet."""
@@ -175,12 +196,12 @@ class Pipeline:
             else:
                 job.save._end()
                 log.info("saved %s", job.save.stats)
-                self._follow(entry, job.save)
+                self._follow(entry, job.save, job.plan.nbytes)
             del job
+        self._janitor.submit(self.arena.close)  # behind what may still take memory for it
         self._janitor.close()
         self._stager.close()
         self._drainer.close()
-        self.arena.close()
         atexit.unregister(self._at_exit)
 
     def _next(self) -> Job | None:
@@ -189,8 +210,11 @@ class Pipeline:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             return self._jobs.popleft() if self._jobs else None
 
-    def _follow(self, entry: Entry, save: Save) -> None:
-        """Do what follows a commit (old steps go) beside the next save, but at most one behind."""
+    def _follow(self, entry: Entry, save: Save, nbytes: int) -> None:
+        """Do what follows a commit beside the next save, but at most one behind.
+
+        Old steps go, and memory for as large a state is taken, so that the next call need not.
+        """
         self._following.acquire()
 
         def follow() -> None:
@@ -198,6 +222,8 @@ class Pipeline:
                 self._committed(entry, self._unended())
             self._following.release()
             self._ended(save)
+            with kept_going("taking memory for the next save"):
+                self.arena.prepare(nbytes)
 
         self._janitor.submit(follow)
 

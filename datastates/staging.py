@@ -62,6 +62,7 @@ class Stager:
                 host.wait()
                 job.save._returned()
             finally:
+                job.handed_on = True
                 self._behind.submit(lambda: self._follow(job, host, device, ended))
 
     def _follow(

@@ -127,7 +127,7 @@ def test_nothing_stays_pinned_after_close() -> None:
 def assert_unpinned(pins: FakePins) -> None:
     """The pipeline's last thread gives the memory back, just after the last save has ended."""
     for thread in threading.enumerate():
-        if thread.name == "datastates-save":
+        if thread.name == "datastates-prune-0":
             thread.join(30)
     assert pins.nbytes == 0
 

@@ -414,3 +414,31 @@ def test_a_call_has_a_deadline_and_keeps_its_own_errors() -> None:
 
     with pytest.raises(TimeoutError, match="the call's own"):
         within(30, "failing", fail)
+
+
+@pytest.mark.parametrize("where", ["_enqueue", "stage"])
+def test_an_interrupt_between_two_steps_of_the_call_costs_that_save_only(
+    where: str, pipeline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C: the next save is neither held back, nor is the end."""
+    tier = memory()
+    made = pipeline(tier, stall_timeout_s=5.0)
+    owner = made if where == "_enqueue" else made._stager
+    whole = getattr(owner, where)
+
+    def interrupted(*args: Any) -> None:
+        if where == "_enqueue":
+            whole(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, where, interrupted)
+    first, second = good(1), good(2)
+    with pytest.raises(KeyboardInterrupt):
+        made.submit(first)
+    monkeypatch.undo()
+    made.submit(second)
+    assert second.save.result(30).step == 2
+    with pytest.raises(ds.SaveError, match="interrupted"):
+        first.save.result(30)
+    made.drain(30)
+    assert [entry.step for entry in tier.entries()] == [2]
