@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= demo-out
 
-.PHONY: demo test coverage lint format bench clean
+.PHONY: demo test test-all coverage lint format bench clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -16,6 +16,9 @@ demo: $(VENV)/installed  ## train, kill in the middle of a save, resume, compare
 
 test: $(VENV)/installed lint  ## the whole suite
 	$(BIN)/pytest -q
+
+test-all: $(VENV)/installed lint  ## with the variants that cost minutes
+	$(BIN)/pytest -q -m ""
 
 coverage: $(VENV)/installed  ## the suite again, with the branches it takes
 	$(BIN)/pytest -q --cov --cov-report=term:skip-covered

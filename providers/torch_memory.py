@@ -97,7 +97,7 @@ class HostSource(TensorSource):
 
     def read(self, start: int, out: Bytes) -> None:
         """Copy `[start, start + len(out))` into `out`."""
-        if self._tensor.is_contiguous():
+        if self._tensor.is_contiguous() and len(out):
             move = _memmove if len(out) > _SMALL_NBYTES else _memmove_small
             to = ctypes.addressof(ctypes.c_char.from_buffer(out.data))
             move(to, self._tensor.data_ptr() + start, len(out))

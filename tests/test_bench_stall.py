@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.extended
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "bench_stall.py"
 NBYTES = 10**9
 

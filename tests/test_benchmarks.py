@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.extended
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "bench_local.py"
 NAMES = ("datastates", "safetensors")
 

@@ -107,7 +107,7 @@ def test_a_kill_at_any_call_of_a_first_save_leaves_no_step_or_the_whole_one(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", ["before", "after"])
+@pytest.mark.parametrize("mode", [pytest.param("before", marks=pytest.mark.extended), "after"])
 def test_a_kill_at_any_call_of_resave_retention_and_sweep_leaves_whole_steps_only(
     children: Children, prepared: Path, ram: Path, mode: str
 ) -> None:

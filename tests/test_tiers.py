@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from datastates.manifest import Array
 from datastates.registry import TIERS, load, names
@@ -46,6 +47,7 @@ class TestZarrPacked(TestZarr):
         data.tofile(step / ".datastates/image.0")
 
 
+@pytest.mark.extended
 class TestZarrPackedThroughThePageCache(TestZarrPacked):
     direct = False
 
@@ -54,6 +56,7 @@ class TestZarrWithoutFsync(TestZarr):
     fsync = False
 
 
+@pytest.mark.extended
 class TestZarrThroughThePageCache(TestZarr):
     direct = False
 
