@@ -145,7 +145,7 @@ def test_five_hundred_steps_are_each_exact_or_named(caplog: pytest.LogCaptureFix
     assert sorted([*made.published, *made.lost]) == list(range(STEPS))
     assert made.lost and made.lost.items() <= made.planted.items(), "of each, the very tensor"
     assert len(made.published) > 0.9 * STEPS
-    assert made.lazy_nbytes > STEPS * MIB, "most was copied lazily to the end"
+    assert made.lazy_nbytes > STEPS * MIB // 10, "much was copied lazily until its part was caught"
 
 
 @pytest.mark.parametrize("busy", ["skip", "supersede"])
