@@ -49,7 +49,11 @@ class Planner:
         )
         memories = [leaf.memory for _, leaf in leaves]
         last = self._last
-        if last is not None and last.structure == structure and _shares_alike(last, leaves):
+        if (
+            last is not None
+            and last.structure == structure
+            and _shares_alike(last, leaves, memories)
+        ):
             self._last = replace(last, memories=memories)
             return _with_values(last.plan, leaves)
         plan = make_plan(leaves, arena_nbytes, lazy)
@@ -58,11 +62,9 @@ class Planner:
         return plan
 
 
-def _shares_alike(last: _Made, leaves: _Leaves) -> bool:
+def _shares_alike(last: _Made, leaves: _Leaves, memories: list[Memory | None]) -> bool:
     """Tell whether the same leaves share memory; cheap where all of it is where it was."""
-    if last.memories == [leaf.memory for _, leaf in leaves]:
-        return True
-    return find_aliases([leaf for _, leaf in leaves]) == last.aliases
+    return last.memories == memories or find_aliases([leaf for _, leaf in leaves]) == last.aliases
 
 
 def _with_values(plan: Plan, leaves: _Leaves) -> Plan:

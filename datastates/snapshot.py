@@ -80,17 +80,10 @@ class Image:
                 self._expected[i] = self._checksums_of(i)
 
     def _checksums_of(self, i: int) -> list[int]:
-        grid, source = self._grids[i], self._leaves[i].source
-        block = np.empty(min(_BLOCK_NBYTES, grid.chunk_nbytes), np.uint8)
-        sums = []
-        for piece in map(grid.piece, range(grid.count)):
-            checksum = 0
-            for start in range(0, piece.nbytes, len(block)):
-                part = block[: min(len(block), piece.nbytes - start)]
-                source.read(piece.start + start, part)
-                checksum = crc32c(part.data, checksum)
-            sums.append(checksum_padding(checksum, piece.padding))
-        return sums
+        grid = self._grids[i]
+        room = np.empty(grid.chunk_nbytes, np.uint8)
+        pieces = map(grid.piece, range(grid.count))
+        return [checksum_padding(self._checksum(i, p, room, False), p.padding) for p in pieces]
 
     @property
     def devices(self) -> Collection[Device]:
@@ -171,8 +164,7 @@ class Image:
         for start in range(0, piece.nbytes, _BLOCK_NBYTES):
             block = out[start : min(start + _BLOCK_NBYTES, piece.nbytes)]
             if not there:
-                if i in self._stamps:
-                    self._check_stamps((i,))  # its memory may be gone
+                self._check_stamps((i,))  # its memory may be gone
                 leaf.source.read(piece.start + start, block)
             checksum = crc32c(block.data, checksum)
         return checksum

@@ -11,7 +11,7 @@ from datastates.testing import GatedTier
 from datastates.tiers.memory import MemoryTier
 
 PREAMBLE = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading
 import numpy as np
 import datastates as ds
 from datastates.testing import SlowTier
@@ -19,6 +19,14 @@ from datastates.tiers.zarr import ZarrTier
 tier = SlowTier(ZarrTier(sys.argv[1]), latency_s={"seal": 0.5})
 state = {"a": np.arange(1 << 20)}
 """
+
+
+def terminated(script: Any) -> int:
+    """Send SIGTERM to a script that trains; return the status that it ends with."""
+    assert script.line() == "training"
+    script.process.send_signal(signal.SIGTERM)
+    status: int = script.process.wait(30)
+    return status
 
 
 def steps(path: Any) -> list[int]:
@@ -41,9 +49,7 @@ threading.Event().wait()
 """,
         tmp_path,
     )
-    assert script.line() == "training"
-    script.process.send_signal(signal.SIGTERM)
-    assert script.process.wait(30) == -signal.SIGTERM
+    assert terminated(script) == -signal.SIGTERM
     assert steps(tmp_path) == [1]
 
 
@@ -60,9 +66,7 @@ threading.Event().wait()
 """,
         tmp_path,
     )
-    assert script.line() == "training"
-    script.process.send_signal(signal.SIGTERM)
-    assert script.process.wait(30) == -signal.SIGTERM
+    assert terminated(script) == -signal.SIGTERM
 
 
 def test_the_handler_that_was_there_is_called_once_the_save_is_durable(
@@ -99,15 +103,13 @@ ckpt = ds.Checkpointer(tier)
 ckpt.on_signal(signal.SIGTERM, grace_s=30, take_last=True)
 print("training", flush=True)
 while not ckpt.preempted:
-    time.sleep(0.001)
+    pass
 ckpt.save_async(state, step=5)
 print("never", flush=True)
 """,
         tmp_path,
     )
-    assert script.line() == "training"
-    script.process.send_signal(signal.SIGTERM)
-    assert script.process.wait(30) == -signal.SIGTERM
+    assert terminated(script) == -signal.SIGTERM
     assert steps(tmp_path) == [5]
 
 
@@ -121,13 +123,11 @@ ckpt = ds.Checkpointer(tier)
 ckpt.on_signal(signal.SIGTERM, grace_s=0.2, take_last=True)
 print("training", flush=True)
 while True:
-    time.sleep(0.001)
+    pass
 """,
         tmp_path,
     )
-    assert script.line() == "training"
-    script.process.send_signal(signal.SIGTERM)
-    assert script.process.wait(30) == -signal.SIGTERM
+    assert terminated(script) == -signal.SIGTERM
     assert steps(tmp_path) == []
 
 
